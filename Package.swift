@@ -1,0 +1,69 @@
+// swift-tools-version: 6.2
+import PackageDescription
+
+let package = Package(
+    name: "statepack",
+    platforms: [.macOS("26.0")],
+    products: [
+        .library(name: "Statepack", targets: ["Statepack"]),
+        .executable(name: "statepack", targets: ["StatepackCommand"]),
+        .executable(name: "convert", targets: ["ConvertCommand"]),
+        .executable(name: "validate", targets: ["ValidateCommand"]),
+    ],
+    targets: [
+        // Codes, the Diagnostic value and its one renderer. Depends on nothing.
+        .target(name: "StatepackDiagnostics"),
+        .systemLibrary(
+            name: "CProtobufC", pkgConfig: "libprotobuf-c",
+            providers: [.apt(["libprotobuf-c-dev"]), .brew(["protobuf-c"])]),
+        .systemLibrary(
+            name: "CLibcrypto", pkgConfig: "libcrypto",
+            providers: [.apt(["libssl-dev"]), .brew(["openssl"])]),
+        // Generated protobuf-c code for schemas/program.proto. Nobody edits it.
+        .target(name: "CStatepackSchema", dependencies: ["CProtobufC"]),
+        .target(name: "CStatepackKernels"),
+        // The packed format, and what compiler and runtime share: scalar types, sizes, the planned program.
+        .target(name: "StatepackBundle", dependencies: ["StatepackDiagnostics", "CStatepackKernels"]),
+        .target(name: "StatepackIR", dependencies: ["StatepackBundle", "StatepackDiagnostics"]),
+        .target(
+            name: "StatepackCompiler",
+            dependencies: [
+                "StatepackIR", "StatepackBundle", "StatepackDiagnostics", "CStatepackSchema", "CLibcrypto",
+                "CStatepackKernels",
+            ]),
+        // The public runtime. Never imports the compiler, the IR or exported.pb.
+        .target(
+            name: "Statepack",
+            dependencies: ["StatepackBundle", "StatepackDiagnostics", "CStatepackKernels"],
+            swiftSettings: [.enableExperimentalFeature("Lifetimes"), .enableExperimentalFeature("AddressableTypes")]),
+        .target(
+            name: "StatepackTool",
+            dependencies: ["StatepackCompiler", "Statepack", "StatepackBundle", "StatepackDiagnostics"],
+            exclude: ["Commands"]),
+        .executableTarget(
+            name: "ConvertCommand", dependencies: ["StatepackTool"], path: "Sources/StatepackTool/Commands/Convert"),
+        .executableTarget(
+            name: "ValidateCommand", dependencies: ["StatepackTool"], path: "Sources/StatepackTool/Commands/Validate"),
+        .executableTarget(
+            name: "StatepackCommand", dependencies: ["StatepackTool"], path: "Sources/StatepackTool/Commands/Statepack"),
+
+        .testTarget(name: "DiagnosticsTests", dependencies: ["StatepackDiagnostics"]),
+        .testTarget(name: "BundleTests", dependencies: ["StatepackBundle", "StatepackDiagnostics"]),
+        .testTarget(name: "IRTests", dependencies: ["StatepackIR", "StatepackBundle", "StatepackDiagnostics"]),
+        .testTarget(
+            name: "CompilerTests",
+            dependencies: ["StatepackCompiler", "StatepackIR", "StatepackBundle", "StatepackDiagnostics"]),
+        .testTarget(
+            name: "RuntimeTests",
+            dependencies: ["Statepack", "StatepackBundle", "StatepackDiagnostics", "CStatepackKernels"]),
+        // Imports Statepack alone, as a user does.
+        .testTarget(name: "PublicInterfaceTests", dependencies: ["Statepack"]),
+        .testTarget(
+            name: "ToolTests",
+            dependencies: [
+                "StatepackTool", "StatepackCompiler", "Statepack", "StatepackBundle", "StatepackDiagnostics",
+            ]),
+    ],
+    swiftLanguageModes: [.v6],
+    cLanguageStandard: .gnu17
+)

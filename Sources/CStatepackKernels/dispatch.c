@@ -1,0 +1,1 @@
+#include "statepack_kernels.h"

@@ -1,0 +1,6 @@
+import StatepackTool
+
+@main
+struct ConvertCommand {
+    static func main() {}
+}

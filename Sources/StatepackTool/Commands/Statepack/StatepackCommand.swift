@@ -1,0 +1,6 @@
+import StatepackTool
+
+@main
+struct StatepackCommand {
+    static func main() {}
+}

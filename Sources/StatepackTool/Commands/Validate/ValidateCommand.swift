@@ -1,0 +1,6 @@
+import StatepackTool
+
+@main
+struct ValidateCommand {
+    static func main() {}
+}
