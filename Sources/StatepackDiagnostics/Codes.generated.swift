@@ -13,6 +13,70 @@ extension Diagnostic.Code {
     public static let unsupportedPlan = Diagnostic.Code("E0401")
     /// the file does not start with the bundle magic
     public static let notABundle = Diagnostic.Code("E0501")
+    /// there is no file at the path of the bundle
+    public static let bundleNotFound = Diagnostic.Code("E0502")
+    /// the path of the bundle is a directory or a device
+    public static let bundleIsNotAFile = Diagnostic.Code("E0503")
+    /// the bundle may not be read by this user
+    public static let bundleNotPermitted = Diagnostic.Code("E0504")
+    /// the operating system could not read or map the bundle
+    public static let bundleUnreadable = Diagnostic.Code("E0505")
+    /// the bundle has no bytes
+    public static let bundleEmpty = Diagnostic.Code("E0506")
+    /// the bundle is shorter than its header says
+    public static let bundleTruncated = Diagnostic.Code("E0507")
+    /// bytes follow the end that the bundle's header declares
+    public static let bundleTrailingBytes = Diagnostic.Code("E0508")
+    /// the bundle has a newer major version than this reader knows
+    public static let bundleTooNew = Diagnostic.Code("E0509")
+    /// a field of the bundle's header or section table has a value that the format does not allow
+    public static let bundleHeaderMalformed = Diagnostic.Code("E0510")
+    /// the bundle's header or section table does not have the checksum stored with it
+    public static let bundleHeaderChecksum = Diagnostic.Code("E0511")
+    /// a section of the bundle does not lie where the format puts it
+    public static let bundleSectionRange = Diagnostic.Code("E0512")
+    /// a padding byte between the sections of the bundle is not zero
+    public static let bundlePadding = Diagnostic.Code("E0513")
+    /// a section of the bundle does not have the checksum stored in the table
+    public static let bundleChecksum = Diagnostic.Code("E0514")
+    /// a section of the bundle does not have the SHA-256 stored in the table
+    public static let bundleDigest = Diagnostic.Code("E0515")
+    /// the bundle's program section is not the wire format of bundle.proto
+    public static let bundleProgramMalformed = Diagnostic.Code("E0520")
+    /// the bundle's program exceeds a limit of the format
+    public static let bundleProgramLimit = Diagnostic.Code("E0521")
+    /// a scalar type, layout or storage class in the bundle's program has an unknown number
+    public static let bundleValueUnknown = Diagnostic.Code("E0522")
+    /// a name in the bundle's program is empty, too long, used twice or has a character that names may not have
+    public static let bundleName = Diagnostic.Code("E0530")
+    /// an index in the bundle's program is out of range
+    public static let bundleIndex = Diagnostic.Code("E0531")
+    /// a size in the bundle's program is not an expression of its symbols
+    public static let bundleSize = Diagnostic.Code("E0532")
+    /// a symbol of the bundle's program has invalid bounds, or a function uses it without saying where its value comes from
+    public static let bundleSymbol = Diagnostic.Code("E0533")
+    /// a shape in the bundle's program has more than eight axes, or strides that do not fit its shape
+    public static let bundleRank = Diagnostic.Code("E0534")
+    /// a stored tensor is not aligned, overlaps another or does not lie inside the weights section
+    public static let bundleTensorRange = Diagnostic.Code("E0535")
+    /// a stored tensor has another number of bytes than its type, shape and layout need
+    public static let bundleTensorLength = Diagnostic.Code("E0536")
+    /// the initial value of a state does not fit the state
+    public static let bundleInitialValue = Diagnostic.Code("E0537")
+    /// a value of the bundle's program has a storage that contradicts its use
+    public static let bundleStorage = Diagnostic.Code("E0538")
+    /// an instruction of the bundle's program writes an input, a weight or one value twice
+    public static let bundleWrite = Diagnostic.Code("E0539")
+    /// scratch memory of the bundle's program is used outside its lifetime or read before it is written
+    public static let bundleLifetime = Diagnostic.Code("E0540")
+    /// a function and the bundle's state table disagree about a state
+    public static let bundleState = Diagnostic.Code("E0541")
+    /// the bundle could not be written
+    public static let bundleWriteFailed = Diagnostic.Code("E0550")
+    /// there is no space left for the bundle
+    public static let bundleDiskFull = Diagnostic.Code("E0551")
+    /// the planned program does not fit the limits of the format
+    public static let bundleNotEncodable = Diagnostic.Code("E0552")
     /// a name given to run is not declared by the function
     public static let unknownArgument = Diagnostic.Code("E0601")
     /// the command line is not understood
@@ -20,52 +84,212 @@ extension Diagnostic.Code {
     /// a fault of this tool
     public static let internalError = Diagnostic.Code("E0799")
 
-    /// Every code with its name, cause and remedy, in order of code.
-    package static let table: [(code: Diagnostic.Code, name: String, cause: String, remedy: String)] = [
+    /// Every code with its name, cause, remedy and exit code, in order of code.
+    package static let table: [(code: Diagnostic.Code, name: String, cause: String, remedy: String, exit: Int32)] = [
         (
             .exportMismatch, "exportMismatch",
             "the exported program gives other values than the module in eager PyTorch",
-            "report the module: the difference names the output or state, the step and the largest error"
+            "report the module: the difference names the output or state, the step and the largest error", 1
         ),
         (
             .unreadableFile, "unreadableFile",
             "the file cannot be opened or read",
-            "check the path and its permissions"
+            "check the path and its permissions", 3
         ),
         (
             .typeMismatch, "typeMismatch",
             "an operator's result has another scalar type or shape than its rule derives",
-            "export the module again; a file written by statepack never has this fault"
+            "export the module again; a file written by statepack never has this fault", 1
         ),
         (
             .stateNamesMismatch, "stateNamesMismatch",
             "the names given for the states do not fit the program's states",
-            "give one name per state in the order of the printed table, or pairs buffer=name"
+            "give one name per state in the order of the printed table, or pairs buffer=name", 1
         ),
         (
             .unsupportedPlan, "unsupportedPlan",
             "the program cannot be planned",
-            "the message names the operator and its source line"
+            "the message names the operator and its source line", 4
         ),
         (
             .notABundle, "notABundle",
             "the file does not start with the bundle magic",
-            "pass the *.statepack file that convert wrote"
+            "pass the *.statepack file that convert wrote", 3
+        ),
+        (
+            .bundleNotFound, "bundleNotFound",
+            "there is no file at the path of the bundle",
+            "check the path", 3
+        ),
+        (
+            .bundleIsNotAFile, "bundleIsNotAFile",
+            "the path of the bundle is a directory or a device",
+            "pass the *.statepack file itself", 3
+        ),
+        (
+            .bundleNotPermitted, "bundleNotPermitted",
+            "the bundle may not be read by this user",
+            "change the permissions of the file or of the folders above it", 3
+        ),
+        (
+            .bundleUnreadable, "bundleUnreadable",
+            "the operating system could not read or map the bundle",
+            "the message has the system's reason", 3
+        ),
+        (
+            .bundleEmpty, "bundleEmpty",
+            "the bundle has no bytes",
+            "convert again: a finished convert never leaves an empty file", 3
+        ),
+        (
+            .bundleTruncated, "bundleTruncated",
+            "the bundle is shorter than its header says",
+            "copy the file again or convert again", 3
+        ),
+        (
+            .bundleTrailingBytes, "bundleTrailingBytes",
+            "bytes follow the end that the bundle's header declares",
+            "copy the file again; nothing may be appended to a bundle", 3
+        ),
+        (
+            .bundleTooNew, "bundleTooNew",
+            "the bundle has a newer major version than this reader knows",
+            "update statepack, or convert again with this version", 4
+        ),
+        (
+            .bundleHeaderMalformed, "bundleHeaderMalformed",
+            "a field of the bundle's header or section table has a value that the format does not allow",
+            "copy the file again or convert again", 3
+        ),
+        (
+            .bundleHeaderChecksum, "bundleHeaderChecksum",
+            "the bundle's header or section table does not have the checksum stored with it",
+            "copy the file again or convert again", 3
+        ),
+        (
+            .bundleSectionRange, "bundleSectionRange",
+            "a section of the bundle does not lie where the format puts it",
+            "copy the file again or convert again", 3
+        ),
+        (
+            .bundlePadding, "bundlePadding",
+            "a padding byte between the sections of the bundle is not zero",
+            "copy the file again or convert again", 3
+        ),
+        (
+            .bundleChecksum, "bundleChecksum",
+            "a section of the bundle does not have the checksum stored in the table",
+            "copy the file again or convert again", 3
+        ),
+        (
+            .bundleDigest, "bundleDigest",
+            "a section of the bundle does not have the SHA-256 stored in the table",
+            "copy the file again or convert again", 3
+        ),
+        (
+            .bundleProgramMalformed, "bundleProgramMalformed",
+            "the bundle's program section is not the wire format of bundle.proto",
+            "convert again", 3
+        ),
+        (
+            .bundleProgramLimit, "bundleProgramLimit",
+            "the bundle's program exceeds a limit of the format",
+            "schemas/README.md has the limits; convert never writes such a file", 3
+        ),
+        (
+            .bundleValueUnknown, "bundleValueUnknown",
+            "a scalar type, layout or storage class in the bundle's program has an unknown number",
+            "update statepack, or convert again with this version", 3
+        ),
+        (
+            .bundleName, "bundleName",
+            "a name in the bundle's program is empty, too long, used twice or has a character that names may not have",
+            "convert again", 3
+        ),
+        (
+            .bundleIndex, "bundleIndex",
+            "an index in the bundle's program is out of range",
+            "convert again", 3
+        ),
+        (
+            .bundleSize, "bundleSize",
+            "a size in the bundle's program is not an expression of its symbols",
+            "convert again", 3
+        ),
+        (
+            .bundleSymbol, "bundleSymbol",
+            "a symbol of the bundle's program has invalid bounds, or a function uses it without saying where its value comes from",
+            "convert again", 3
+        ),
+        (
+            .bundleRank, "bundleRank",
+            "a shape in the bundle's program has more than eight axes, or strides that do not fit its shape",
+            "convert again", 3
+        ),
+        (
+            .bundleTensorRange, "bundleTensorRange",
+            "a stored tensor is not aligned, overlaps another or does not lie inside the weights section",
+            "convert again", 3
+        ),
+        (
+            .bundleTensorLength, "bundleTensorLength",
+            "a stored tensor has another number of bytes than its type, shape and layout need",
+            "convert again", 3
+        ),
+        (
+            .bundleInitialValue, "bundleInitialValue",
+            "the initial value of a state does not fit the state",
+            "convert again", 3
+        ),
+        (
+            .bundleStorage, "bundleStorage",
+            "a value of the bundle's program has a storage that contradicts its use",
+            "convert again", 3
+        ),
+        (
+            .bundleWrite, "bundleWrite",
+            "an instruction of the bundle's program writes an input, a weight or one value twice",
+            "convert again", 3
+        ),
+        (
+            .bundleLifetime, "bundleLifetime",
+            "scratch memory of the bundle's program is used outside its lifetime or read before it is written",
+            "convert again", 3
+        ),
+        (
+            .bundleState, "bundleState",
+            "a function and the bundle's state table disagree about a state",
+            "convert again", 3
+        ),
+        (
+            .bundleWriteFailed, "bundleWriteFailed",
+            "the bundle could not be written",
+            "check the folder and its permissions; a former file is left as it was", 5
+        ),
+        (
+            .bundleDiskFull, "bundleDiskFull",
+            "there is no space left for the bundle",
+            "free space or write elsewhere; a former file is left as it was", 5
+        ),
+        (
+            .bundleNotEncodable, "bundleNotEncodable",
+            "the planned program does not fit the limits of the format",
+            "the message names the value and the limit", 4
         ),
         (
             .unknownArgument, "unknownArgument",
             "a name given to run is not declared by the function",
-            "use the names in the function's descriptor"
+            "use the names in the function's descriptor", 1
         ),
         (
             .usage, "usage",
             "the command line is not understood",
-            "run the command with --help"
+            "run the command with --help", 2
         ),
         (
             .internalError, "internalError",
             "a fault of this tool",
-            "report it with the command line and the file"
+            "report it with the command line and the file", 70
         ),
     ]
 }

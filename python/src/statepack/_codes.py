@@ -9,10 +9,43 @@ TYPE_MISMATCH = "E0201"
 STATE_NAMES_MISMATCH = "E0301"
 UNSUPPORTED_PLAN = "E0401"
 NOT_A_BUNDLE = "E0501"
+BUNDLE_NOT_FOUND = "E0502"
+BUNDLE_IS_NOT_A_FILE = "E0503"
+BUNDLE_NOT_PERMITTED = "E0504"
+BUNDLE_UNREADABLE = "E0505"
+BUNDLE_EMPTY = "E0506"
+BUNDLE_TRUNCATED = "E0507"
+BUNDLE_TRAILING_BYTES = "E0508"
+BUNDLE_TOO_NEW = "E0509"
+BUNDLE_HEADER_MALFORMED = "E0510"
+BUNDLE_HEADER_CHECKSUM = "E0511"
+BUNDLE_SECTION_RANGE = "E0512"
+BUNDLE_PADDING = "E0513"
+BUNDLE_CHECKSUM = "E0514"
+BUNDLE_DIGEST = "E0515"
+BUNDLE_PROGRAM_MALFORMED = "E0520"
+BUNDLE_PROGRAM_LIMIT = "E0521"
+BUNDLE_VALUE_UNKNOWN = "E0522"
+BUNDLE_NAME = "E0530"
+BUNDLE_INDEX = "E0531"
+BUNDLE_SIZE = "E0532"
+BUNDLE_SYMBOL = "E0533"
+BUNDLE_RANK = "E0534"
+BUNDLE_TENSOR_RANGE = "E0535"
+BUNDLE_TENSOR_LENGTH = "E0536"
+BUNDLE_INITIAL_VALUE = "E0537"
+BUNDLE_STORAGE = "E0538"
+BUNDLE_WRITE = "E0539"
+BUNDLE_LIFETIME = "E0540"
+BUNDLE_STATE = "E0541"
+BUNDLE_WRITE_FAILED = "E0550"
+BUNDLE_DISK_FULL = "E0551"
+BUNDLE_NOT_ENCODABLE = "E0552"
 UNKNOWN_ARGUMENT = "E0601"
 USAGE = "E0701"
 INTERNAL_ERROR = "E0799"
 
+# code -> (cause, remedy)
 EXPLANATIONS = {
     "E0001": ("the exported program gives other values than the module in eager PyTorch", "report the module: the difference names the output or state, the step and the largest error"),
     "E0101": ("the file cannot be opened or read", "check the path and its permissions"),
@@ -20,7 +53,84 @@ EXPLANATIONS = {
     "E0301": ("the names given for the states do not fit the program's states", "give one name per state in the order of the printed table, or pairs buffer=name"),
     "E0401": ("the program cannot be planned", "the message names the operator and its source line"),
     "E0501": ("the file does not start with the bundle magic", "pass the *.statepack file that convert wrote"),
+    "E0502": ("there is no file at the path of the bundle", "check the path"),
+    "E0503": ("the path of the bundle is a directory or a device", "pass the *.statepack file itself"),
+    "E0504": ("the bundle may not be read by this user", "change the permissions of the file or of the folders above it"),
+    "E0505": ("the operating system could not read or map the bundle", "the message has the system's reason"),
+    "E0506": ("the bundle has no bytes", "convert again: a finished convert never leaves an empty file"),
+    "E0507": ("the bundle is shorter than its header says", "copy the file again or convert again"),
+    "E0508": ("bytes follow the end that the bundle's header declares", "copy the file again; nothing may be appended to a bundle"),
+    "E0509": ("the bundle has a newer major version than this reader knows", "update statepack, or convert again with this version"),
+    "E0510": ("a field of the bundle's header or section table has a value that the format does not allow", "copy the file again or convert again"),
+    "E0511": ("the bundle's header or section table does not have the checksum stored with it", "copy the file again or convert again"),
+    "E0512": ("a section of the bundle does not lie where the format puts it", "copy the file again or convert again"),
+    "E0513": ("a padding byte between the sections of the bundle is not zero", "copy the file again or convert again"),
+    "E0514": ("a section of the bundle does not have the checksum stored in the table", "copy the file again or convert again"),
+    "E0515": ("a section of the bundle does not have the SHA-256 stored in the table", "copy the file again or convert again"),
+    "E0520": ("the bundle's program section is not the wire format of bundle.proto", "convert again"),
+    "E0521": ("the bundle's program exceeds a limit of the format", "schemas/README.md has the limits; convert never writes such a file"),
+    "E0522": ("a scalar type, layout or storage class in the bundle's program has an unknown number", "update statepack, or convert again with this version"),
+    "E0530": ("a name in the bundle's program is empty, too long, used twice or has a character that names may not have", "convert again"),
+    "E0531": ("an index in the bundle's program is out of range", "convert again"),
+    "E0532": ("a size in the bundle's program is not an expression of its symbols", "convert again"),
+    "E0533": ("a symbol of the bundle's program has invalid bounds, or a function uses it without saying where its value comes from", "convert again"),
+    "E0534": ("a shape in the bundle's program has more than eight axes, or strides that do not fit its shape", "convert again"),
+    "E0535": ("a stored tensor is not aligned, overlaps another or does not lie inside the weights section", "convert again"),
+    "E0536": ("a stored tensor has another number of bytes than its type, shape and layout need", "convert again"),
+    "E0537": ("the initial value of a state does not fit the state", "convert again"),
+    "E0538": ("a value of the bundle's program has a storage that contradicts its use", "convert again"),
+    "E0539": ("an instruction of the bundle's program writes an input, a weight or one value twice", "convert again"),
+    "E0540": ("scratch memory of the bundle's program is used outside its lifetime or read before it is written", "convert again"),
+    "E0541": ("a function and the bundle's state table disagree about a state", "convert again"),
+    "E0550": ("the bundle could not be written", "check the folder and its permissions; a former file is left as it was"),
+    "E0551": ("there is no space left for the bundle", "free space or write elsewhere; a former file is left as it was"),
+    "E0552": ("the planned program does not fit the limits of the format", "the message names the value and the limit"),
     "E0601": ("a name given to run is not declared by the function", "use the names in the function's descriptor"),
     "E0701": ("the command line is not understood", "run the command with --help"),
     "E0799": ("a fault of this tool", "report it with the command line and the file"),
+}
+
+# code -> what a command that fails with it exits with
+EXIT_CODES = {
+    "E0001": 1,
+    "E0101": 3,
+    "E0201": 1,
+    "E0301": 1,
+    "E0401": 4,
+    "E0501": 3,
+    "E0502": 3,
+    "E0503": 3,
+    "E0504": 3,
+    "E0505": 3,
+    "E0506": 3,
+    "E0507": 3,
+    "E0508": 3,
+    "E0509": 4,
+    "E0510": 3,
+    "E0511": 3,
+    "E0512": 3,
+    "E0513": 3,
+    "E0514": 3,
+    "E0515": 3,
+    "E0520": 3,
+    "E0521": 3,
+    "E0522": 3,
+    "E0530": 3,
+    "E0531": 3,
+    "E0532": 3,
+    "E0533": 3,
+    "E0534": 3,
+    "E0535": 3,
+    "E0536": 3,
+    "E0537": 3,
+    "E0538": 3,
+    "E0539": 3,
+    "E0540": 3,
+    "E0541": 3,
+    "E0550": 5,
+    "E0551": 5,
+    "E0552": 4,
+    "E0601": 1,
+    "E0701": 2,
+    "E0799": 70,
 }
