@@ -5,7 +5,7 @@ package import StatepackBundle
 /// The same types serve every stage; what differs is which operators may occur (`Verifier` has a rule
 /// set for each stage). Nodes are in topological order, and from `RecoverStateWrites` on in execution
 /// order: an in-place write changes what later nodes read.
-package struct Program: Sendable {
+package struct Program: Hashable, Sendable {
     package struct Symbol: Hashable, Sendable {
         package var name: String
         package var min: Int
@@ -126,7 +126,7 @@ package struct ValueID: Hashable, Sendable, Comparable {
 }
 
 /// One entry point.
-package struct Function: Sendable {
+package struct Function: Hashable, Sendable {
     package struct Named: Hashable, Sendable {
         package var name: String
         package var value: ValueID
@@ -220,7 +220,8 @@ package struct Node: Hashable, Sendable {
     }
 
     /// `aten.index_copy.default` up to DecomposeOps; after it a kernel name of ops.json (`index_copy`)
-    /// or a view: `view.reshape`, `view.permute`, `view.expand`, `view.slice`, `view.select`.
+    /// or a view: `view.reshape`, `view.permute`, `view.expand`, `view.slice`, `view.select`; or the dual of
+    /// a view: `scatter.slice`, `scatter.select`; from RecoverStateWrites on also `write`.
     package var op: String
     package var arguments: [Argument]
     package var results: [ValueID]

@@ -1,0 +1,75 @@
+import StatepackBundle
+import StatepackIR
+import Testing
+
+@Suite struct ProgramTextTests {
+    static let text = """
+        program "statepack 0.1 \\"quoted\\"" digest 00000000000000000000000000000000000000000000000000000000000001e5
+        symbol query 1...256
+        symbol `max` 0...9
+        tensor "w" float32[64, 64] weights "w" aliases "v", "u"
+        tensor "one" float32[] inline 1e050000
+        tensor "none" float32[0] inline empty
+        state "keyCache" float32[2, 256, 64] buffer "key_cache" splat 00000000 named
+        state "x" float32[query, `max`] input "x" tensor 0
+        source "layers.0 (model.py:12)"
+
+        func "main" {
+            input %0 "features": float32[query, 64]
+            state %1 "keyCache": float32[2, 256, 64] after %5 writtenBy "index_copy" copies 4*query because "a read"
+            constant %2 "w": float32[64, 64]
+            %3: float32[query, 64] = linear(a=%0, weight=%2, bias=none) @0
+            %4: float32[256, 64] = view.select(a=%1, dim=0, index=0)
+            %5: float32[2, 256, 64] = inPlace index_put(a=%1, source=%3, indices=[%4, none], accumulate=0)
+            %6: bool[], %7: int64[2*query + 1] = many(s={1, query - 1}, e={}, t=tensors[], n=-0.5, i=-inf, m=numbers[1.0, 1e-05], f=true, d=int64, x="a\\n", k=-3, q=max(query, `max`))
+            output %3 "logits"
+        }
+
+        """
+
+    @Test func printsWhatItParsed() throws {
+        #expect(try Program(text: Self.text).text() == Self.text)
+    }
+
+    @Test func parsesWhatItPrinted() throws {
+        let program = try Program(text: Self.text)
+        #expect(try Program(text: program.text()) == program.renumbered())
+        #expect(program.digest.count == 32)
+        #expect(program.tensors[1].data == .inline([0x1e, 5, 0, 0]))
+    }
+
+    @Test func printsValuesInOrderOfDefinition() throws {
+        let scrambled = try Program(
+            text: """
+                func "f" {
+                    input %7 "x": float32[2]
+                    %3: float32[2] = neg(a=%7)
+                    output %3 "y"
+                }
+                """)
+        #expect(
+            scrambled.text() == """
+                func "f" {
+                    input %0 "x": float32[2]
+                    %1: float32[2] = neg(a=%0)
+                    output %1 "y"
+                }
+
+                """)
+    }
+
+    @Test(arguments: [
+        ("func \"f\" { input %0 \"x\": float33[2] }", 1, "expected a type"),
+        ("symbol s 1...2\nfunc \"f\" {\n input %0 \"x\": float32[t] }", 3, "unknown symbol t"),
+        ("func \"f\" { state %0 \"k\": bool[] }", 1, "unknown state k"),
+        ("func \"f\" { constant %0 \"k\": bool[] }", 1, "unknown tensor k"),
+        ("tensor \"a\" bool[] inline 0", 1, "odd number"),
+        ("func \"f", 1, "not closed"),
+        ("func \"f\" {", 1, "expected }"),
+    ])
+    func rejectsTextWithLineAndReason(text: String, line: Int, reason: String) throws {
+        let error = try #require(throws: ProgramTextError.self) { try Program(text: text) }
+        #expect(error.line == line)
+        #expect(error.reason.contains(reason))
+    }
+}
