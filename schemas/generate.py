@@ -13,7 +13,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-GENERATORS = ["errors"]
+GENERATORS = ["errors", "kernel_signatures"]
 
 
 def main() -> int:
