@@ -2657,7 +2657,7 @@ const ProtobufCMessageDescriptor statepack__program__v1__recorded_output__descri
   (ProtobufCMessageInit) statepack__program__v1__recorded_output__init,
   NULL,NULL,NULL    /* reserved[123] */
 };
-static const ProtobufCFieldDescriptor statepack__program__v1__recorded_state__field_descriptors[7] =
+static const ProtobufCFieldDescriptor statepack__program__v1__recorded_state__field_descriptors[8] =
 {
   {
     "name",
@@ -2743,6 +2743,18 @@ static const ProtobufCFieldDescriptor statepack__program__v1__recorded_state__fi
     0,             /* flags */
     0,NULL,NULL    /* reserved1,reserved2, etc */
   },
+  {
+    "sampled",
+    8,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BOOL,
+    0,   /* quantifier_offset */
+    offsetof(Statepack__Program__V1__RecordedState, sampled),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
 };
 static const unsigned statepack__program__v1__recorded_state__field_indices_by_name[] = {
   3,   /* field[3] = absolute */
@@ -2750,13 +2762,14 @@ static const unsigned statepack__program__v1__recorded_state__field_indices_by_n
   0,   /* field[0] = name */
   4,   /* field[4] = relative */
   1,   /* field[1] = runs */
+  7,   /* field[7] = sampled */
   5,   /* field[5] = untouched_exact */
   2,   /* field[2] = values */
 };
 static const ProtobufCIntRange statepack__program__v1__recorded_state__number_ranges[1 + 1] =
 {
   { 1, 0 },
-  { 0, 7 }
+  { 0, 8 }
 };
 const ProtobufCMessageDescriptor statepack__program__v1__recorded_state__descriptor =
 {
@@ -2766,7 +2779,7 @@ const ProtobufCMessageDescriptor statepack__program__v1__recorded_state__descrip
   "Statepack__Program__V1__RecordedState",
   "statepack.program.v1",
   sizeof(Statepack__Program__V1__RecordedState),
-  7,
+  8,
   statepack__program__v1__recorded_state__field_descriptors,
   statepack__program__v1__recorded_state__field_indices_by_name,
   1,  statepack__program__v1__recorded_state__number_ranges,

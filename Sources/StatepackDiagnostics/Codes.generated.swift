@@ -3,6 +3,56 @@
 extension Diagnostic.Code {
     /// the exported program gives other values than the module in eager PyTorch
     public static let exportMismatch = Diagnostic.Code("E0001")
+    /// a tensor that is neither a registered buffer nor an input is written
+    public static let mutatedConstant = Diagnostic.Code("E0002")
+    /// a parameter is written by forward()
+    public static let mutatedParameter = Diagnostic.Code("E0003")
+    /// two of a module's tensors share storage and one of them is written
+    public static let sharedStorage = Diagnostic.Code("E0004")
+    /// forward() assigns a buffer, but the exported program does not write it
+    public static let mutationLost = Diagnostic.Code("E0005")
+    /// a state's update has another scalar type or shape than the state
+    public static let stateTypeChanged = Diagnostic.Code("E0006")
+    /// a state has the name of an input or output
+    public static let stateNameTaken = Diagnostic.Code("E0007")
+    /// the number of names given is not the number of inputs, states or outputs
+    public static let nameCountMismatch = Diagnostic.Code("E0008")
+    /// a name is given twice
+    public static let duplicateName = Diagnostic.Code("E0009")
+    /// a key of state_names is no written buffer or input of the module
+    public static let unknownBuffer = Diagnostic.Code("E0010")
+    /// a layer in training mode updates its statistics
+    public static let trainingMode = Diagnostic.Code("E0011")
+    /// a state was written before it was exported
+    public static let dirtyInitialState = Diagnostic.Code("E0012")
+    /// the program uses operators that are not supported
+    public static let unsupportedOperator = Diagnostic.Code("E0013")
+    /// a tensor has a scalar type or rank that is not supported
+    public static let unsupportedTensorType = Diagnostic.Code("E0014")
+    /// an argument of forward() is not a tensor, so its value would be frozen
+    public static let frozenInput = Diagnostic.Code("E0015")
+    /// a size depends on the values of a tensor
+    public static let dataDependentSize = Diagnostic.Code("E0016")
+    /// a name is empty, too long or has control characters
+    public static let invalidName = Diagnostic.Code("E0017")
+    /// a dynamic size has an example of 0 or 1, for which torch.export specialises
+    public static let exampleSizeTooSmall = Diagnostic.Code("E0018")
+    /// torch.export cannot trace the module
+    public static let torchExportFailed = Diagnostic.Code("E0019")
+    /// the module or the exported program fails on the recording's inputs
+    public static let replayFailed = Diagnostic.Code("E0020")
+    /// a size is not built from +, -, *, //, %, max and min
+    public static let unsupportedSize = Diagnostic.Code("E0021")
+    /// functions that share a state disagree about its type or initial value
+    public static let stateConflict = Diagnostic.Code("E0022")
+    /// the inputs of the recording do not fit into 4 MB
+    public static let recordingTooLarge = Diagnostic.Code("E0023")
+    /// forward() returns something that is not a tensor
+    public static let outputNotTensor = Diagnostic.Code("E0024")
+    /// the file cannot be written
+    public static let outputNotWritten = Diagnostic.Code("E0025")
+    /// the module:function given to the command does not build an export
+    public static let unusableBuild = Diagnostic.Code("E0026")
     /// the file cannot be opened or read
     public static let unreadableFile = Diagnostic.Code("E0101")
     /// an operator's result has another scalar type or shape than its rule derives
@@ -90,6 +140,131 @@ extension Diagnostic.Code {
             .exportMismatch, "exportMismatch",
             "the exported program gives other values than the module in eager PyTorch",
             "report the module: the difference names the output or state, the step and the largest error", 1
+        ),
+        (
+            .mutatedConstant, "mutatedConstant",
+            "a tensor that is neither a registered buffer nor an input is written",
+            "register it: self.register_buffer(name, tensor, persistent=False)", 1
+        ),
+        (
+            .mutatedParameter, "mutatedParameter",
+            "a parameter is written by forward()",
+            "make it a buffer: self.register_buffer(name, tensor)", 1
+        ),
+        (
+            .sharedStorage, "sharedStorage",
+            "two of a module's tensors share storage and one of them is written",
+            "give each its own tensor (clone()), or keep one and index it", 1
+        ),
+        (
+            .mutationLost, "mutationLost",
+            "forward() assigns a buffer, but the exported program does not write it",
+            "export with strict=False, or write in place: self.name.copy_(value)", 1
+        ),
+        (
+            .stateTypeChanged, "stateTypeChanged",
+            "a state's update has another scalar type or shape than the state",
+            "convert the new value to the state's type before it is stored", 1
+        ),
+        (
+            .stateNameTaken, "stateNameTaken",
+            "a state has the name of an input or output",
+            "give the state another name in state_names", 1
+        ),
+        (
+            .nameCountMismatch, "nameCountMismatch",
+            "the number of names given is not the number of inputs, states or outputs",
+            "give one name for each, in the order of the printed table", 1
+        ),
+        (
+            .duplicateName, "duplicateName",
+            "a name is given twice",
+            "names of inputs, outputs, states and functions are unique", 1
+        ),
+        (
+            .unknownBuffer, "unknownBuffer",
+            "a key of state_names is no written buffer or input of the module",
+            "use the qualified buffer names of the printed table", 1
+        ),
+        (
+            .trainingMode, "trainingMode",
+            "a layer in training mode updates its statistics",
+            "call module.eval() before exporting", 1
+        ),
+        (
+            .dirtyInitialState, "dirtyInitialState",
+            "a state was written before it was exported",
+            "export a fresh module, or pass initial_state=\"current\" to keep the present values on purpose", 1
+        ),
+        (
+            .unsupportedOperator, "unsupportedOperator",
+            "the program uses operators that are not supported",
+            "rewrite the lines named; schemas/ops.json lists what is supported", 4
+        ),
+        (
+            .unsupportedTensorType, "unsupportedTensorType",
+            "a tensor has a scalar type or rank that is not supported",
+            "use float32, int32, int64 or bool, and at most eight axes", 4
+        ),
+        (
+            .frozenInput, "frozenInput",
+            "an argument of forward() is not a tensor, so its value would be frozen",
+            "fix the value in a wrapper module, or pass a tensor", 1
+        ),
+        (
+            .dataDependentSize, "dataDependentSize",
+            "a size depends on the values of a tensor",
+            "use a fixed size and a mask, for instance torch.where", 1
+        ),
+        (
+            .invalidName, "invalidName",
+            "a name is empty, too long or has control characters",
+            "use up to 300 visible characters", 1
+        ),
+        (
+            .exampleSizeTooSmall, "exampleSizeTooSmall",
+            "a dynamic size has an example of 0 or 1, for which torch.export specialises",
+            "trace with an example of at least 2; the exported program accepts 1 as well", 1
+        ),
+        (
+            .torchExportFailed, "torchExportFailed",
+            "torch.export cannot trace the module",
+            "the message is torch's own", 1
+        ),
+        (
+            .replayFailed, "replayFailed",
+            "the module or the exported program fails on the recording's inputs",
+            "pass recording_inputs with one tuple of arguments per step", 1
+        ),
+        (
+            .unsupportedSize, "unsupportedSize",
+            "a size is not built from +, -, *, //, %, max and min",
+            "simplify the shape arithmetic on the line named", 4
+        ),
+        (
+            .stateConflict, "stateConflict",
+            "functions that share a state disagree about its type or initial value",
+            "export them from the same module, or give the states different names", 1
+        ),
+        (
+            .recordingTooLarge, "recordingTooLarge",
+            "the inputs of the recording do not fit into 4 MB",
+            "pass smaller recording_inputs", 1
+        ),
+        (
+            .outputNotTensor, "outputNotTensor",
+            "forward() returns something that is not a tensor",
+            "return tensors, or None for no output", 1
+        ),
+        (
+            .outputNotWritten, "outputNotWritten",
+            "the file cannot be written",
+            "check the folder, its permissions and the space left", 5
+        ),
+        (
+            .unusableBuild, "unusableBuild",
+            "the module:function given to the command does not build an export",
+            "return a statepack.ExportRequest from it", 2
         ),
         (
             .unreadableFile, "unreadableFile",

@@ -509,7 +509,8 @@ struct  Statepack__Program__V1__RecordedState
   ProtobufCMessage base;
   char *name;
   /*
-   * Pairs (first element, count).
+   * Pairs (first element, count), ascending. They cover every element that the step wrote, even where
+   * the new bits equal the old ones: another correct implementation may round there differently.
    */
   size_t n_runs;
   uint64_t *runs;
@@ -528,10 +529,15 @@ struct  Statepack__Program__V1__RecordedState
    * True when the update only moves data: elements inside the runs must be bit-exact, too.
    */
   protobuf_c_boolean moves_data;
+  /*
+   * True: the runs are a sample of what was written (all of it would not fit), and nothing is known
+   * of the other elements; `untouched_exact` is false then.
+   */
+  protobuf_c_boolean sampled;
 };
 #define STATEPACK__PROGRAM__V1__RECORDED_STATE__INIT \
  { PROTOBUF_C_MESSAGE_INIT (&statepack__program__v1__recorded_state__descriptor) \
-    , (char *)protobuf_c_empty_string, 0,NULL, {0,NULL}, 0, 0, 0, 0 }
+    , (char *)protobuf_c_empty_string, 0,NULL, {0,NULL}, 0, 0, 0, 0, 0 }
 
 
 /* Statepack__Program__V1__ExportedFile methods */

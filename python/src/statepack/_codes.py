@@ -4,6 +4,31 @@
 # ruff: noqa: E501
 
 EXPORT_MISMATCH = "E0001"
+MUTATED_CONSTANT = "E0002"
+MUTATED_PARAMETER = "E0003"
+SHARED_STORAGE = "E0004"
+MUTATION_LOST = "E0005"
+STATE_TYPE_CHANGED = "E0006"
+STATE_NAME_TAKEN = "E0007"
+NAME_COUNT_MISMATCH = "E0008"
+DUPLICATE_NAME = "E0009"
+UNKNOWN_BUFFER = "E0010"
+TRAINING_MODE = "E0011"
+DIRTY_INITIAL_STATE = "E0012"
+UNSUPPORTED_OPERATOR = "E0013"
+UNSUPPORTED_TENSOR_TYPE = "E0014"
+FROZEN_INPUT = "E0015"
+DATA_DEPENDENT_SIZE = "E0016"
+INVALID_NAME = "E0017"
+EXAMPLE_SIZE_TOO_SMALL = "E0018"
+TORCH_EXPORT_FAILED = "E0019"
+REPLAY_FAILED = "E0020"
+UNSUPPORTED_SIZE = "E0021"
+STATE_CONFLICT = "E0022"
+RECORDING_TOO_LARGE = "E0023"
+OUTPUT_NOT_TENSOR = "E0024"
+OUTPUT_NOT_WRITTEN = "E0025"
+UNUSABLE_BUILD = "E0026"
 UNREADABLE_FILE = "E0101"
 TYPE_MISMATCH = "E0201"
 STATE_NAMES_MISMATCH = "E0301"
@@ -48,6 +73,31 @@ INTERNAL_ERROR = "E0799"
 # code -> (cause, remedy)
 EXPLANATIONS = {
     "E0001": ("the exported program gives other values than the module in eager PyTorch", "report the module: the difference names the output or state, the step and the largest error"),
+    "E0002": ("a tensor that is neither a registered buffer nor an input is written", "register it: self.register_buffer(name, tensor, persistent=False)"),
+    "E0003": ("a parameter is written by forward()", "make it a buffer: self.register_buffer(name, tensor)"),
+    "E0004": ("two of a module's tensors share storage and one of them is written", "give each its own tensor (clone()), or keep one and index it"),
+    "E0005": ("forward() assigns a buffer, but the exported program does not write it", "export with strict=False, or write in place: self.name.copy_(value)"),
+    "E0006": ("a state's update has another scalar type or shape than the state", "convert the new value to the state's type before it is stored"),
+    "E0007": ("a state has the name of an input or output", "give the state another name in state_names"),
+    "E0008": ("the number of names given is not the number of inputs, states or outputs", "give one name for each, in the order of the printed table"),
+    "E0009": ("a name is given twice", "names of inputs, outputs, states and functions are unique"),
+    "E0010": ("a key of state_names is no written buffer or input of the module", "use the qualified buffer names of the printed table"),
+    "E0011": ("a layer in training mode updates its statistics", "call module.eval() before exporting"),
+    "E0012": ("a state was written before it was exported", "export a fresh module, or pass initial_state=\"current\" to keep the present values on purpose"),
+    "E0013": ("the program uses operators that are not supported", "rewrite the lines named; schemas/ops.json lists what is supported"),
+    "E0014": ("a tensor has a scalar type or rank that is not supported", "use float32, int32, int64 or bool, and at most eight axes"),
+    "E0015": ("an argument of forward() is not a tensor, so its value would be frozen", "fix the value in a wrapper module, or pass a tensor"),
+    "E0016": ("a size depends on the values of a tensor", "use a fixed size and a mask, for instance torch.where"),
+    "E0017": ("a name is empty, too long or has control characters", "use up to 300 visible characters"),
+    "E0018": ("a dynamic size has an example of 0 or 1, for which torch.export specialises", "trace with an example of at least 2; the exported program accepts 1 as well"),
+    "E0019": ("torch.export cannot trace the module", "the message is torch's own"),
+    "E0020": ("the module or the exported program fails on the recording's inputs", "pass recording_inputs with one tuple of arguments per step"),
+    "E0021": ("a size is not built from +, -, *, //, %, max and min", "simplify the shape arithmetic on the line named"),
+    "E0022": ("functions that share a state disagree about its type or initial value", "export them from the same module, or give the states different names"),
+    "E0023": ("the inputs of the recording do not fit into 4 MB", "pass smaller recording_inputs"),
+    "E0024": ("forward() returns something that is not a tensor", "return tensors, or None for no output"),
+    "E0025": ("the file cannot be written", "check the folder, its permissions and the space left"),
+    "E0026": ("the module:function given to the command does not build an export", "return a statepack.ExportRequest from it"),
     "E0101": ("the file cannot be opened or read", "check the path and its permissions"),
     "E0201": ("an operator's result has another scalar type or shape than its rule derives", "export the module again; a file written by statepack never has this fault"),
     "E0301": ("the names given for the states do not fit the program's states", "give one name per state in the order of the printed table, or pairs buffer=name"),
@@ -93,6 +143,31 @@ EXPLANATIONS = {
 # code -> what a command that fails with it exits with
 EXIT_CODES = {
     "E0001": 1,
+    "E0002": 1,
+    "E0003": 1,
+    "E0004": 1,
+    "E0005": 1,
+    "E0006": 1,
+    "E0007": 1,
+    "E0008": 1,
+    "E0009": 1,
+    "E0010": 1,
+    "E0011": 1,
+    "E0012": 1,
+    "E0013": 4,
+    "E0014": 4,
+    "E0015": 1,
+    "E0016": 1,
+    "E0017": 1,
+    "E0018": 1,
+    "E0019": 1,
+    "E0020": 1,
+    "E0021": 4,
+    "E0022": 1,
+    "E0023": 1,
+    "E0024": 1,
+    "E0025": 5,
+    "E0026": 2,
     "E0101": 3,
     "E0201": 1,
     "E0301": 1,
