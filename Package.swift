@@ -62,7 +62,8 @@ let package = Package(
             name: "ToolTests",
             dependencies: [
                 "StatepackTool", "StatepackCompiler", "Statepack", "StatepackBundle", "StatepackDiagnostics",
-            ]),
+            ],
+            exclude: ["Goldens"]),
     ],
     swiftLanguageModes: [.v6],
     cLanguageStandard: .gnu17

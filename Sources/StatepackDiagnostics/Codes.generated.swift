@@ -131,6 +131,70 @@ extension Diagnostic.Code {
     public static let unknownArgument = Diagnostic.Code("E0601")
     /// the command line is not understood
     public static let usage = Diagnostic.Code("E0701")
+    /// the command does not have that option
+    public static let unknownOption = Diagnostic.Code("E0702")
+    /// there is no such command
+    public static let unknownCommand = Diagnostic.Code("E0703")
+    /// an option that takes a value stands without one
+    public static let missingOptionValue = Diagnostic.Code("E0704")
+    /// an option's value is not one that it takes
+    public static let invalidOptionValue = Diagnostic.Code("E0705")
+    /// a required argument is missing
+    public static let missingOperand = Diagnostic.Code("E0706")
+    /// there are more arguments than the command takes
+    public static let unexpectedOperand = Diagnostic.Code("E0707")
+    /// an option that takes one value is given twice
+    public static let repeatedOption = Diagnostic.Code("E0708")
+    /// two options, or an option and a file, contradict each other
+    public static let conflictingOptions = Diagnostic.Code("E0709")
+    /// the contract is not a document of schemas/contract.schema.json
+    public static let contractMalformed = Diagnostic.Code("E0711")
+    /// the contract declares a function that the program does not have
+    public static let contractFunctionMissing = Diagnostic.Code("E0712")
+    /// the program has a function that the contract does not declare
+    public static let contractFunctionExtra = Diagnostic.Code("E0713")
+    /// the contract declares an input, state or output that the function does not have
+    public static let contractEntryMissing = Diagnostic.Code("E0714")
+    /// the function has an input, state or output that the contract does not declare
+    public static let contractEntryExtra = Diagnostic.Code("E0715")
+    /// inputs, states or outputs come in another order than the contract's
+    public static let contractOrder = Diagnostic.Code("E0716")
+    /// an input, state or output has another scalar type than the contract says
+    public static let contractScalarType = Diagnostic.Code("E0717")
+    /// an input, state or output has another shape than the contract says
+    public static let contractShape = Diagnostic.Code("E0718")
+    /// a symbol of the shapes is missing or has other bounds than the contract says
+    public static let contractSymbol = Diagnostic.Code("E0719")
+    /// an output of the replayed recording is outside the stored tolerance
+    public static let replayOutput = Diagnostic.Code("E0721")
+    /// a state of the replayed recording is outside the stored tolerance, or not bit-exact where the step only moves data
+    public static let replayState = Diagnostic.Code("E0722")
+    /// the replay changed elements of a state that the recorded step left alone
+    public static let replayUntouched = Diagnostic.Code("E0723")
+    /// a second replay from the initial values gives other bytes than the first
+    public static let replayReset = Diagnostic.Code("E0724")
+    /// the runtime refused a step of the recording
+    public static let replayRefused = Diagnostic.Code("E0725")
+    /// the file carries no recording, so that nothing could be replayed
+    public static let recordingAbsent = Diagnostic.Code("E0726")
+    /// the recording does not fit the program it travels with
+    public static let recordingMismatch = Diagnostic.Code("E0727")
+    /// an output could not be written
+    public static let unwritableOutput = Diagnostic.Code("E0731")
+    /// an output would overwrite a file that the command reads
+    public static let outputIsInput = Diagnostic.Code("E0732")
+    /// a state is copied in each step, and --require-in-place was given
+    public static let stateIsCopied = Diagnostic.Code("E0733")
+    /// the file is not a safetensors file
+    public static let tensorFileMalformed = Diagnostic.Code("E0741")
+    /// the inputs file has no tensor for an input of the function at some step
+    public static let runInputMissing = Diagnostic.Code("E0742")
+    /// the inputs file has a tensor that no step uses
+    public static let runInputUnused = Diagnostic.Code("E0743")
+    /// the bundle has no function of that name
+    public static let runFunctionUnknown = Diagnostic.Code("E0744")
+    /// the states file has a tensor that is no state of the function, or has another type or shape
+    public static let runStateUnknown = Diagnostic.Code("E0745")
     /// a fault of this tool
     public static let internalError = Diagnostic.Code("E0799")
 
@@ -460,6 +524,166 @@ extension Diagnostic.Code {
             .usage, "usage",
             "the command line is not understood",
             "run the command with --help", 2
+        ),
+        (
+            .unknownOption, "unknownOption",
+            "the command does not have that option",
+            "the command's --help lists its options", 2
+        ),
+        (
+            .unknownCommand, "unknownCommand",
+            "there is no such command",
+            "statepack --help lists the commands", 2
+        ),
+        (
+            .missingOptionValue, "missingOptionValue",
+            "an option that takes a value stands without one",
+            "write --option VALUE, or --option=VALUE when the value starts with a dash", 2
+        ),
+        (
+            .invalidOptionValue, "invalidOptionValue",
+            "an option's value is not one that it takes",
+            "the message says what is accepted", 2
+        ),
+        (
+            .missingOperand, "missingOperand",
+            "a required argument is missing",
+            "the command's --help shows the order", 2
+        ),
+        (
+            .unexpectedOperand, "unexpectedOperand",
+            "there are more arguments than the command takes",
+            "quote a path that has blanks; the command's --help shows the order", 2
+        ),
+        (
+            .repeatedOption, "repeatedOption",
+            "an option that takes one value is given twice",
+            "keep one of them", 2
+        ),
+        (
+            .conflictingOptions, "conflictingOptions",
+            "two options, or an option and a file, contradict each other",
+            "the message names both", 2
+        ),
+        (
+            .contractMalformed, "contractMalformed",
+            "the contract is not a document of schemas/contract.schema.json",
+            "write it with: statepack inspect MODEL --json", 3
+        ),
+        (
+            .contractFunctionMissing, "contractFunctionMissing",
+            "the contract declares a function that the program does not have",
+            "export the function, or take it out of the contract", 1
+        ),
+        (
+            .contractFunctionExtra, "contractFunctionExtra",
+            "the program has a function that the contract does not declare",
+            "add it to the contract: statepack inspect MODEL --json prints one", 1
+        ),
+        (
+            .contractEntryMissing, "contractEntryMissing",
+            "the contract declares an input, state or output that the function does not have",
+            "rename it in the exporter, or take it out of the contract", 1
+        ),
+        (
+            .contractEntryExtra, "contractEntryExtra",
+            "the function has an input, state or output that the contract does not declare",
+            "add it to the contract, or do not export it", 1
+        ),
+        (
+            .contractOrder, "contractOrder",
+            "inputs, states or outputs come in another order than the contract's",
+            "callers may bind by position: keep the contract's order in the exporter", 1
+        ),
+        (
+            .contractScalarType, "contractScalarType",
+            "an input, state or output has another scalar type than the contract says",
+            "cast in the model, or change the contract and the callers together", 1
+        ),
+        (
+            .contractShape, "contractShape",
+            "an input, state or output has another shape than the contract says",
+            "change the model, or the contract and the callers together", 1
+        ),
+        (
+            .contractSymbol, "contractSymbol",
+            "a symbol of the shapes is missing or has other bounds than the contract says",
+            "give the Dim of the exporter the bounds of the contract, or change the contract", 1
+        ),
+        (
+            .replayOutput, "replayOutput",
+            "an output of the replayed recording is outside the stored tolerance",
+            "convert again; when that does not help, report the model", 1
+        ),
+        (
+            .replayState, "replayState",
+            "a state of the replayed recording is outside the stored tolerance, or not bit-exact where the step only moves data",
+            "convert again; when that does not help, report the model", 1
+        ),
+        (
+            .replayUntouched, "replayUntouched",
+            "the replay changed elements of a state that the recorded step left alone",
+            "report the model: an in-place write reaches too far", 1
+        ),
+        (
+            .replayReset, "replayReset",
+            "a second replay from the initial values gives other bytes than the first",
+            "report the model: something is kept between two sequences", 1
+        ),
+        (
+            .replayRefused, "replayRefused",
+            "the runtime refused a step of the recording",
+            "the diagnostic that follows is the runtime's own", 1
+        ),
+        (
+            .recordingAbsent, "recordingAbsent",
+            "the file carries no recording, so that nothing could be replayed",
+            "export again without leaving the recording out", 1
+        ),
+        (
+            .recordingMismatch, "recordingMismatch",
+            "the recording does not fit the program it travels with",
+            "export again", 3
+        ),
+        (
+            .unwritableOutput, "unwritableOutput",
+            "an output could not be written",
+            "check the folder, its permissions and the space that is left", 5
+        ),
+        (
+            .outputIsInput, "outputIsInput",
+            "an output would overwrite a file that the command reads",
+            "choose another path", 2
+        ),
+        (
+            .stateIsCopied, "stateIsCopied",
+            "a state is copied in each step, and --require-in-place was given",
+            "the message says which read or write stands in the way", 1
+        ),
+        (
+            .tensorFileMalformed, "tensorFileMalformed",
+            "the file is not a safetensors file",
+            "write it with safetensors.numpy.save_file or safetensors.torch.save_file", 3
+        ),
+        (
+            .runInputMissing, "runInputMissing",
+            "the inputs file has no tensor for an input of the function at some step",
+            "name tensors INPUT for all steps or INPUT.STEP for one", 1
+        ),
+        (
+            .runInputUnused, "runInputUnused",
+            "the inputs file has a tensor that no step uses",
+            "name tensors INPUT for all steps or INPUT.STEP for one", 1
+        ),
+        (
+            .runFunctionUnknown, "runFunctionUnknown",
+            "the bundle has no function of that name",
+            "statepack inspect lists the functions", 1
+        ),
+        (
+            .runStateUnknown, "runStateUnknown",
+            "the states file has a tensor that is no state of the function, or has another type or shape",
+            "statepack inspect lists the states", 1
         ),
         (
             .internalError, "internalError",

@@ -1,1 +1,105 @@
-import StatepackCompiler
+import StatepackBundle
+import StatepackDiagnostics
+
+#if canImport(Glibc)
+    import Glibc
+#elseif canImport(Darwin)
+    import Darwin
+#endif
+
+/// The commands `convert`, `validate` and `statepack`, callable from a main or from a test.
+///
+/// Each command throws what it finds; this type alone prints diagnostics and chooses exit codes.
+package enum Tool {
+    package static let version = "0.1.0"
+
+    /// Runs a command and ends the process with its exit code.
+    package static func main(_ program: String) async -> Never {
+        exit(await run(program, Array(CommandLine.arguments.dropFirst()), console: .standard()))
+    }
+
+    /// Runs a command line (without the program's name) and returns the exit code.
+    package static func run(_ program: String, _ words: [String], console: Console) async -> Int32 {
+        var status: Int32
+        do {
+            status = try await dispatch(program, words, console: console)
+        } catch {
+            let diagnostics = diagnostics(of: error)
+            for diagnostic in diagnostics { console.report(diagnostic) }
+            status = DiagnosticList(diagnostics).exitCode
+        }
+        if let failure = console.resultsFailure {
+            console.report(
+                Diagnostic(
+                    .unwritableOutput, "the results could not be written", at: "standard output",
+                    found: String(cString: strerror(failure))))
+            if status != Diagnostic.Code.internalError.exitCode { status = Diagnostic.Code.unwritableOutput.exitCode }
+        }
+        return status
+    }
+
+    private static func dispatch(_ program: String, _ words: [String], console: Console) async throws -> Int32 {
+        guard let syntax = [CommandSyntax.convert, .validate, .statepack].first(where: { $0.name == program }) else {
+            throw Diagnostic(.internalError, "no program `\(program)`")
+        }
+        let arguments = try ArgumentParser.parse(words, for: syntax, path: program)
+        if arguments.has("help") {
+            let shown = arguments.commandPath == program ? syntax : arguments.syntax
+            console.write(helpText(for: shown, path: arguments.commandPath))
+            return 0
+        }
+        if arguments.has("version") {
+            console.writeLine(
+                "statepack \(version) (bundle format \(BundleProgram.formatMajor).\(BundleProgram.formatMinor))")
+            return 0
+        }
+        switch arguments.syntax.name {
+        case "help": return try help(arguments, console)
+        case "statepack": return try explain(arguments, console)
+        default: throw Diagnostic(.internalError, "`\(arguments.syntax.name)` is not built in yet")
+        }
+    }
+
+    private static func help(_ arguments: Arguments, _ console: Console) throws -> Int32 {
+        guard let name = arguments.operands.first else {
+            console.write(helpText(for: .statepack, path: "statepack"))
+            return 0
+        }
+        let commands = CommandSyntax.statepack.subcommands
+        guard let command = commands.first(where: { $0.name == name }) else {
+            throw Diagnostic(
+                .unknownCommand, "unknown command `\(name)`", at: "statepack help",
+                expected: commands.map(\.name).joined(separator: ", "), found: name,
+                hint: ArgumentParser.suggestion(for: name, among: commands.map(\.name)))
+        }
+        console.write(helpText(for: command, path: "statepack \(name)"))
+        return 0
+    }
+
+    private static func explain(_ arguments: Arguments, _ console: Console) throws -> Int32 {
+        guard let word = arguments.value("explain") else {
+            throw Diagnostic(
+                .missingOperand, "COMMAND is missing", at: "statepack",
+                expected: CommandSyntax.statepack.subcommands.map(\.name).joined(separator: ", "),
+                hint: "see `statepack --help`")
+        }
+        guard let row = Diagnostic.Code.table.first(where: { $0.code.rawValue == word.uppercased() }) else {
+            throw Diagnostic(
+                .invalidOptionValue, "there is no diagnostic `\(word)`", at: "statepack --explain",
+                expected: "a code such as E0301", found: word,
+                hint: ArgumentParser.suggestion(
+                    for: word.uppercased(), among: Diagnostic.Code.table.map(\.code.rawValue)))
+        }
+        console.write("\(row.code) \(row.name)\n  cause:  \(row.cause)\n  remedy: \(row.remedy)\n")
+        return 0
+    }
+
+    /// What a command threw, as diagnostics. Anything but a diagnostic is a fault of this tool.
+    static func diagnostics(of error: any Error) -> [Diagnostic] {
+        switch error {
+        case let diagnostic as Diagnostic: [diagnostic]
+        case let list as DiagnosticList: list.diagnostics
+        default: [Diagnostic(.internalError, "unexpected error: \(error)")]
+        }
+    }
+}

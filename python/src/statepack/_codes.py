@@ -68,6 +68,38 @@ BUNDLE_DISK_FULL = "E0551"
 BUNDLE_NOT_ENCODABLE = "E0552"
 UNKNOWN_ARGUMENT = "E0601"
 USAGE = "E0701"
+UNKNOWN_OPTION = "E0702"
+UNKNOWN_COMMAND = "E0703"
+MISSING_OPTION_VALUE = "E0704"
+INVALID_OPTION_VALUE = "E0705"
+MISSING_OPERAND = "E0706"
+UNEXPECTED_OPERAND = "E0707"
+REPEATED_OPTION = "E0708"
+CONFLICTING_OPTIONS = "E0709"
+CONTRACT_MALFORMED = "E0711"
+CONTRACT_FUNCTION_MISSING = "E0712"
+CONTRACT_FUNCTION_EXTRA = "E0713"
+CONTRACT_ENTRY_MISSING = "E0714"
+CONTRACT_ENTRY_EXTRA = "E0715"
+CONTRACT_ORDER = "E0716"
+CONTRACT_SCALAR_TYPE = "E0717"
+CONTRACT_SHAPE = "E0718"
+CONTRACT_SYMBOL = "E0719"
+REPLAY_OUTPUT = "E0721"
+REPLAY_STATE = "E0722"
+REPLAY_UNTOUCHED = "E0723"
+REPLAY_RESET = "E0724"
+REPLAY_REFUSED = "E0725"
+RECORDING_ABSENT = "E0726"
+RECORDING_MISMATCH = "E0727"
+UNWRITABLE_OUTPUT = "E0731"
+OUTPUT_IS_INPUT = "E0732"
+STATE_IS_COPIED = "E0733"
+TENSOR_FILE_MALFORMED = "E0741"
+RUN_INPUT_MISSING = "E0742"
+RUN_INPUT_UNUSED = "E0743"
+RUN_FUNCTION_UNKNOWN = "E0744"
+RUN_STATE_UNKNOWN = "E0745"
 INTERNAL_ERROR = "E0799"
 
 # code -> (cause, remedy)
@@ -137,6 +169,38 @@ EXPLANATIONS = {
     "E0552": ("the planned program does not fit the limits of the format", "the message names the value and the limit"),
     "E0601": ("a name given to run is not declared by the function", "use the names in the function's descriptor"),
     "E0701": ("the command line is not understood", "run the command with --help"),
+    "E0702": ("the command does not have that option", "the command's --help lists its options"),
+    "E0703": ("there is no such command", "statepack --help lists the commands"),
+    "E0704": ("an option that takes a value stands without one", "write --option VALUE, or --option=VALUE when the value starts with a dash"),
+    "E0705": ("an option's value is not one that it takes", "the message says what is accepted"),
+    "E0706": ("a required argument is missing", "the command's --help shows the order"),
+    "E0707": ("there are more arguments than the command takes", "quote a path that has blanks; the command's --help shows the order"),
+    "E0708": ("an option that takes one value is given twice", "keep one of them"),
+    "E0709": ("two options, or an option and a file, contradict each other", "the message names both"),
+    "E0711": ("the contract is not a document of schemas/contract.schema.json", "write it with: statepack inspect MODEL --json"),
+    "E0712": ("the contract declares a function that the program does not have", "export the function, or take it out of the contract"),
+    "E0713": ("the program has a function that the contract does not declare", "add it to the contract: statepack inspect MODEL --json prints one"),
+    "E0714": ("the contract declares an input, state or output that the function does not have", "rename it in the exporter, or take it out of the contract"),
+    "E0715": ("the function has an input, state or output that the contract does not declare", "add it to the contract, or do not export it"),
+    "E0716": ("inputs, states or outputs come in another order than the contract's", "callers may bind by position: keep the contract's order in the exporter"),
+    "E0717": ("an input, state or output has another scalar type than the contract says", "cast in the model, or change the contract and the callers together"),
+    "E0718": ("an input, state or output has another shape than the contract says", "change the model, or the contract and the callers together"),
+    "E0719": ("a symbol of the shapes is missing or has other bounds than the contract says", "give the Dim of the exporter the bounds of the contract, or change the contract"),
+    "E0721": ("an output of the replayed recording is outside the stored tolerance", "convert again; when that does not help, report the model"),
+    "E0722": ("a state of the replayed recording is outside the stored tolerance, or not bit-exact where the step only moves data", "convert again; when that does not help, report the model"),
+    "E0723": ("the replay changed elements of a state that the recorded step left alone", "report the model: an in-place write reaches too far"),
+    "E0724": ("a second replay from the initial values gives other bytes than the first", "report the model: something is kept between two sequences"),
+    "E0725": ("the runtime refused a step of the recording", "the diagnostic that follows is the runtime's own"),
+    "E0726": ("the file carries no recording, so that nothing could be replayed", "export again without leaving the recording out"),
+    "E0727": ("the recording does not fit the program it travels with", "export again"),
+    "E0731": ("an output could not be written", "check the folder, its permissions and the space that is left"),
+    "E0732": ("an output would overwrite a file that the command reads", "choose another path"),
+    "E0733": ("a state is copied in each step, and --require-in-place was given", "the message says which read or write stands in the way"),
+    "E0741": ("the file is not a safetensors file", "write it with safetensors.numpy.save_file or safetensors.torch.save_file"),
+    "E0742": ("the inputs file has no tensor for an input of the function at some step", "name tensors INPUT for all steps or INPUT.STEP for one"),
+    "E0743": ("the inputs file has a tensor that no step uses", "name tensors INPUT for all steps or INPUT.STEP for one"),
+    "E0744": ("the bundle has no function of that name", "statepack inspect lists the functions"),
+    "E0745": ("the states file has a tensor that is no state of the function, or has another type or shape", "statepack inspect lists the states"),
     "E0799": ("a fault of this tool", "report it with the command line and the file"),
 }
 
@@ -207,5 +271,37 @@ EXIT_CODES = {
     "E0552": 4,
     "E0601": 1,
     "E0701": 2,
+    "E0702": 2,
+    "E0703": 2,
+    "E0704": 2,
+    "E0705": 2,
+    "E0706": 2,
+    "E0707": 2,
+    "E0708": 2,
+    "E0709": 2,
+    "E0711": 3,
+    "E0712": 1,
+    "E0713": 1,
+    "E0714": 1,
+    "E0715": 1,
+    "E0716": 1,
+    "E0717": 1,
+    "E0718": 1,
+    "E0719": 1,
+    "E0721": 1,
+    "E0722": 1,
+    "E0723": 1,
+    "E0724": 1,
+    "E0725": 1,
+    "E0726": 1,
+    "E0727": 3,
+    "E0731": 5,
+    "E0732": 2,
+    "E0733": 1,
+    "E0741": 3,
+    "E0742": 1,
+    "E0743": 1,
+    "E0744": 1,
+    "E0745": 1,
     "E0799": 70,
 }

@@ -2,5 +2,5 @@ import StatepackTool
 
 @main
 struct ConvertCommand {
-    static func main() {}
+    static func main() async { await Tool.main("convert") }
 }

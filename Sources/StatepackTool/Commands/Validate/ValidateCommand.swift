@@ -2,5 +2,5 @@ import StatepackTool
 
 @main
 struct ValidateCommand {
-    static func main() {}
+    static func main() async { await Tool.main("validate") }
 }

@@ -1,0 +1,115 @@
+/// What each command accepts. Help, parser and suggestions follow from these values.
+extension CommandSyntax {
+    private static let threads = Option(
+        "threads", .integer("N", 1...1024), "threads to compute with (default: what the machine allows)")
+    private static let descriptors = Option(
+        "descriptors", .text("CONTRACT.JSON"),
+        "compare functions, inputs, states and outputs with this contract; every difference is an error")
+
+    static let exitCodes = """
+        exit codes: 0 it holds, 1 findings, 2 usage, 3 unreadable or malformed input, 4 unsupported, 5 an output \
+        could not be written, 70 a fault of this tool
+        """
+
+    static let convert = CommandSyntax(
+        name: "convert",
+        summary: """
+            Compile an exported program into a bundle that the Statepack runtime runs. Prints the states and how \
+            each is updated.
+            """,
+        operands: [Operand(name: "EXPORTED.PB", summary: "the file that the Python exporter wrote")],
+        options: [
+            Option(
+                "output", short: "o", .text("PATH"),
+                "where the bundle goes (default: the input's name with .statepack, in the same folder)"),
+            Option(
+                "state-names", .text("NAMES"),
+                """
+                names for the states: a list a,b in the order of the printed table, or pairs BUFFER=a,BUFFER=b; names \
+                that the author chose must be given as they are
+                """),
+            descriptors,
+            Option("report", .text("REPORT.JSON"), "write what the compiler did, as JSON"),
+            Option("require-in-place", "fail when a state has to be copied in each step"),
+            Option("no-fuse", .text("NAME"), repeats: true, "leave out one fusion; `all` leaves out every one"),
+            Option(
+                "dump-ir-after", .text("PASS"),
+                "print the program as it stands after that pass, instead of the summary"),
+            Option("list-ops", "print the operators of the exported program and stop; writes nothing"),
+        ],
+        notes: [
+            """
+            The bundle is written beside its final name and renamed: a failed convert leaves nothing, and a \
+            bundle that a program has mapped is never changed under it.
+            """,
+            exitCodes,
+        ])
+
+    static let validate = CommandSyntax(
+        name: "validate",
+        summary: """
+            Check a bundle or an exported program without PyTorch: the bytes, the program, the contract, and a replay \
+            of the run that PyTorch recorded at export, state by state.
+            """,
+        operands: [Operand(name: "MODEL", summary: "a bundle (*.statepack) or an exported program (*.pb)")],
+        options: [
+            descriptors,
+            Option("json", "print the report as JSON"),
+            Option("no-replay", "check bytes, program and contract only"),
+            threads,
+        ],
+        notes: [
+            """
+            An exported program is compiled into a temporary bundle (in TMPDIR) that is removed again.
+            """,
+            exitCodes,
+        ])
+
+    static let inspect = CommandSyntax(
+        name: "inspect",
+        summary: "Print what is in a bundle or an exported program.",
+        operands: [Operand(name: "MODEL", summary: "a bundle (*.statepack) or an exported program (*.pb)")],
+        options: [
+            Option("json", "print the contract, for --descriptors of convert and validate"),
+            Option("details", "with --json: add operators, weights, states and memory under the key `details`"),
+            Option("text", "print it for people (default)"),
+            Option("sessions", .integer("N", 1...1_000_000), "memory for that many sequences (default: 1)"),
+        ],
+        notes: [exitCodes])
+
+    static let run = CommandSyntax(
+        name: "run",
+        summary: "Run a function of a bundle for some steps, its states kept from step to step.",
+        operands: [Operand(name: "MODEL.STATEPACK", summary: "the bundle")],
+        options: [
+            Option("function", .text("NAME"), "the function (default: the only one, or `main`)"),
+            Option("inputs", .text("IN.SAFETENSORS"), "the inputs"),
+            Option(
+                "steps", .integer("N", 1...1_000_000), "number of steps (default: what the inputs file numbers, or 1)"),
+            Option("outputs", .text("OUT.SAFETENSORS"), "write the outputs of every step"),
+            Option("states-in", .text("IN.SAFETENSORS"), "start from these states; others from their initial value"),
+            Option("states-out", .text("OUT.SAFETENSORS"), "write the states after the last step"),
+            threads,
+            Option("timings", "print the time of every step"),
+        ],
+        notes: [
+            """
+            Step i, from 0, takes for the input `x` the tensor `x.i` of the inputs file, else the tensor `x`. Outputs \
+            are written as `y.i`, states under their own names.
+            """,
+            exitCodes,
+        ])
+
+    static let help = CommandSyntax(
+        name: "help", summary: "Print the help of a command.",
+        operands: [Operand(name: "COMMAND", summary: "the command (default: all of them)", isRequired: false)])
+
+    static let statepack = CommandSyntax(
+        name: "statepack",
+        summary: "From an exported PyTorch program with named states to a bundle that Swift runs.",
+        options: [
+            Option("explain", .text("CODE"), "print cause and remedy of a diagnostic such as E0301")
+        ],
+        notes: ["`statepack COMMAND --help` describes a command.", exitCodes],
+        subcommands: [convert, validate, inspect, run, help])
+}
