@@ -48,7 +48,8 @@ let package = Package(
             name: "StatepackCommand", dependencies: ["StatepackTool"], path: "Sources/StatepackTool/Commands/Statepack"),
 
         .testTarget(name: "DiagnosticsTests", dependencies: ["StatepackDiagnostics"]),
-        .testTarget(name: "BundleTests", dependencies: ["StatepackBundle", "StatepackDiagnostics"]),
+        .testTarget(
+            name: "BundleTests", dependencies: ["StatepackBundle", "StatepackDiagnostics", "CLibcrypto"]),
         .testTarget(name: "IRTests", dependencies: ["StatepackIR", "StatepackBundle", "StatepackDiagnostics"]),
         .testTarget(
             name: "CompilerTests",

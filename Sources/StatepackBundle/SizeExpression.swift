@@ -228,6 +228,96 @@ package struct SizeExpression: Hashable, Sendable, Comparable {
         self = stack[0]
     }
 
+    /// Most numbers in a postfix array: 64 pairs.
+    package static let maximumPostfixCount = 128
+
+    /// Reads the postfix form that `postfix` gives and no other, in time proportional to its length.
+    ///
+    /// The bundle stores sizes in this form. Since products and sums of a canonical expression take one
+    /// term at a time, no short array can make a reader multiply long sums with each other.
+    package init(canonicalPostfix postfix: [Int64], symbolCount: Int) throws(Failure) {
+        guard postfix.count % 2 == 0, !postfix.isEmpty else {
+            throw .malformed("\(postfix.count) numbers, expected a positive even number")
+        }
+        guard postfix.count <= Self.maximumPostfixCount else {
+            throw .malformed("\(postfix.count / 2) pairs, at most \(Self.maximumPostfixCount / 2) are allowed")
+        }
+        var stack: [SizeExpression] = []
+        for index in stride(from: 0, to: postfix.count, by: 2) {
+            let (opcode, operand) = (postfix[index], postfix[index + 1])
+            if opcode == Opcode.constant {
+                stack.append(SizeExpression(Int(operand)))
+                continue
+            }
+            if opcode == Opcode.symbol {
+                guard operand >= 0, operand < Int64(symbolCount) else {
+                    throw .malformed("symbol \(operand) of \(symbolCount)")
+                }
+                stack.append(.symbol(Int(operand)))
+                continue
+            }
+            guard opcode >= Opcode.add, opcode <= Opcode.minimum, opcode != Opcode.subtract else {
+                throw .malformed("opcode \(opcode)")
+            }
+            guard operand == 0 else { throw .malformed("opcode \(opcode) with operand \(operand), expected 0") }
+            guard stack.count >= 2 else { throw .malformed("opcode \(opcode) needs two values") }
+            let b = stack.removeLast()
+            let a = stack.removeLast()
+            switch opcode {
+            case Opcode.add:
+                guard let last = a.terms.last, b.terms.count == 1,
+                    last.atoms.lexicographicallyPrecedes(b.terms[0].atoms)
+                else { throw .malformed("a sum is not canonical") }
+                stack.append(SizeExpression(terms: a.terms + b.terms))
+            case Opcode.multiply:
+                guard a.terms.count == 1, b.terms.count == 1, b.terms[0].coefficient == 1, b.terms[0].atoms.count == 1,
+                    !(a.terms[0].atoms.isEmpty && a.terms[0].coefficient == 1),
+                    a.terms[0].atoms.last.map({ !(b.terms[0].atoms[0] < $0) }) ?? true,
+                    a.terms[0].atoms.count < 16
+                else { throw .malformed("a product is not canonical") }
+                stack.append(
+                    SizeExpression(terms: [
+                        Term(atoms: a.terms[0].atoms + b.terms[0].atoms, coefficient: a.terms[0].coefficient)
+                    ]))
+            default:
+                let atom: Atom =
+                    switch opcode {
+                    case Opcode.floorDivide: .floorDivide(a, b)
+                    case Opcode.modulo: .modulo(a, b)
+                    case Opcode.maximum: .maximum(a, b)
+                    default: .minimum(a, b)
+                    }
+                let result =
+                    switch opcode {
+                    case Opcode.floorDivide: try a.floorDivided(by: b)
+                    case Opcode.modulo: try a.modulo(b)
+                    case Opcode.maximum: try a.maximum(b)
+                    default: try a.minimum(b)
+                    }
+                guard result.terms == [Term(atoms: [atom], coefficient: 1)] else {
+                    throw .malformed("opcode \(opcode) is not canonical")
+                }
+                stack.append(result)
+            }
+        }
+        guard stack.count == 1 else { throw .malformed("\(stack.count) values left, expected 1") }
+        self = stack[0]
+    }
+
+    /// Indices of the symbols that the value depends on.
+    package func forEachSymbol(_ body: (Int) -> Void) {
+        for term in terms {
+            for atom in term.atoms {
+                switch atom {
+                case .symbol(let index): body(index)
+                case .floorDivide(let a, let b), .modulo(let a, let b), .maximum(let a, let b), .minimum(let a, let b):
+                    a.forEachSymbol(body)
+                    b.forEachSymbol(body)
+                }
+            }
+        }
+    }
+
     /// The schemas' postfix form. Deterministic: equal expressions give equal arrays.
     package var postfix: [Int64] {
         if terms.isEmpty { return [Opcode.constant, 0] }

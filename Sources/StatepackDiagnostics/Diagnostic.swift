@@ -67,11 +67,19 @@ extension Diagnostic: CustomStringConvertible {
         return lines.joined(separator: "\n")
     }
 
+    /// Marks that make later text read backwards: a name must not rearrange the line it stands in.
+    private static func changesDirection(_ scalar: Unicode.Scalar) -> Bool {
+        switch scalar.value {
+        case 0x061C, 0x200E, 0x200F, 0x202A...0x202E, 0x2066...0x2069: true
+        default: false
+        }
+    }
+
     /// Names come from files; a terminal must not obey what they contain.
     private static func printable(_ text: String) -> String {
         var result = ""
         for scalar in text.unicodeScalars {
-            if scalar.value < 0x20 || (0x7F...0x9F).contains(scalar.value) {
+            if scalar.value < 0x20 || (0x7F...0x9F).contains(scalar.value) || changesDirection(scalar) {
                 let hex = String(scalar.value, radix: 16, uppercase: true)
                 result += "\\u{\(hex)}"
             } else {

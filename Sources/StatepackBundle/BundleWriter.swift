@@ -1,0 +1,232 @@
+package import StatepackDiagnostics
+
+#if canImport(Glibc)
+    import Glibc
+#elseif canImport(Musl)
+    import Musl
+#elseif canImport(Darwin)
+    import Darwin
+#endif
+
+/// Writes a bundle, section by section, into a temporary file beside its path and renames it at the end.
+///
+/// A file that stood at the path stays as it was until `finish` has written and flushed every byte, so
+/// neither a reader that maps the old one nor a full disk can see half a bundle. A writer that goes away
+/// without `finish`, on a throw for example, removes its temporary file.
+///
+///     var writer = try BundleWriter(path: path, sections: [.program, .weights], digest: sha256)
+///     try writer.begin(.program)
+///     try writer.append(program.encoded())
+///     try writer.begin(.weights)
+///     for tensor in tensors { try writer.appendTensor(tensor.bytes) }
+///     try writer.finish()
+///
+/// Weights pass through in pieces of any size; a few hundred KiB are held.
+package struct BundleWriter: ~Copyable {
+    private let path: String
+    private let temporaryPath: String
+    private var descriptor: Int32
+    private let makeDigest: () -> IncrementalDigest
+    private let sections: [SectionKind]
+    private var entries: [SectionEntry] = []
+    private var digest: IncrementalDigest?
+    private var buffer: [UInt8] = []
+    /// Where the next byte goes, from the start of the file, buffered ones included.
+    private var offset: Int
+    private static let bufferBytes = 256 << 10
+
+    /// Creates the temporary file. `sections` are all that will be written, in order of kind.
+    /// `reserving` is the file's expected length: a disk that is too full is noticed at once.
+    package init(
+        path: String, sections: [SectionKind], reserving expectedLength: Int = 0,
+        digest: @escaping () -> IncrementalDigest
+    ) throws(Diagnostic) {
+        precondition(zip(sections, sections.dropFirst()).allSatisfy { $0 < $1 }, "sections come in order of kind")
+        var folder = ""
+        if let slash = path.lastIndex(of: "/") { folder = String(path[...slash]) }
+        let random = String(UInt64.random(in: .min ... .max), radix: 16)
+        let temporaryPath = folder + ".statepack-" + random + ".tmp"
+        let descriptor = open(temporaryPath, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o666)
+        if descriptor < 0 { throw Self.failure("create", path, errno) }
+        #if canImport(Glibc)
+            // Best effort: a file system that cannot reserve says so, and then writing finds out.
+            if expectedLength > 0, posix_fallocate(descriptor, 0, off_t(expectedLength)) == ENOSPC {
+                close(descriptor)
+                unlink(temporaryPath)
+                throw Self.failure("write", path, ENOSPC)
+            }
+        #endif
+        self.init(
+            path: path, temporaryPath: temporaryPath, descriptor: descriptor, sections: sections, makeDigest: digest)
+    }
+
+    private init(
+        path: String, temporaryPath: String, descriptor: Int32, sections: [SectionKind],
+        makeDigest: @escaping () -> IncrementalDigest
+    ) {
+        self.path = path
+        self.temporaryPath = temporaryPath
+        self.descriptor = descriptor
+        self.sections = sections
+        self.makeDigest = makeDigest
+        offset = FileLayout.headerBytes + FileLayout.sectionEntryBytes * sections.count
+    }
+
+    deinit {
+        if descriptor >= 0 {
+            close(descriptor)
+            unlink(temporaryPath)
+        }
+    }
+
+    private static func failure(_ act: String, _ path: String, _ code: Int32) -> Diagnostic {
+        if code == ENOSPC || code == EDQUOT {
+            return Diagnostic(
+                .bundleDiskFull, "cannot \(act) the bundle: no space is left", at: path,
+                hint: "free space or write elsewhere; a former file is left as it was")
+        }
+        return Diagnostic(
+            .bundleWriteFailed, "cannot \(act) the bundle: \(systemMessage(code))", at: path,
+            hint: code == ENOENT ? "create the folder first" : nil)
+    }
+
+    /// Ends the section before, if any, and starts the next.
+    package mutating func begin(_ kind: SectionKind) throws(Diagnostic) {
+        precondition(entries.count < sections.count && sections[entries.count] == kind, "sections come as announced")
+        try endSection()
+        let start = FileLayout.align(offset, to: kind.alignment)
+        // Padding belongs to no section. What lies before the first one is written with the header.
+        if !entries.isEmpty { try write([UInt8](repeating: 0, count: start - offset), at: offset) }
+        offset = start
+        digest = makeDigest()
+        entries.append(
+            SectionEntry(kind: kind.rawValue, flags: kind.flags, offset: offset, length: 0, checksum: 0, digest: []))
+    }
+
+    /// Appends to the section. Large pieces are written at once, small ones are gathered.
+    package mutating func append(_ bytes: UnsafeRawBufferPointer) throws(Diagnostic) {
+        precondition(digest != nil, "a section must begin first")
+        if buffer.count + bytes.count > Self.bufferBytes { try flush() }
+        if bytes.count > Self.bufferBytes {
+            try emit(bytes, at: offset)
+        } else {
+            buffer.append(contentsOf: bytes)
+        }
+        offset += bytes.count
+    }
+
+    package mutating func append(_ bytes: [UInt8]) throws(Diagnostic) {
+        var result: Result<Void, Diagnostic> = .success(())
+        bytes.withUnsafeBytes { raw in
+            do throws(Diagnostic) { try append(raw) } catch { result = .failure(error) }
+        }
+        try result.get()
+    }
+
+    /// Appends zeros until the section's length is a multiple of `alignment`, which divides the
+    /// section's own alignment.
+    package mutating func pad(to alignment: Int = FileLayout.tensorAlignment) throws(Diagnostic) {
+        let start = entries[entries.count - 1].offset
+        let length = offset - start
+        try append([UInt8](repeating: 0, count: FileLayout.align(length, to: alignment) - length))
+    }
+
+    private mutating func endSection() throws(Diagnostic) {
+        guard !entries.isEmpty else { return }
+        try flush()
+        let last = entries.count - 1
+        entries[last].length = offset - entries[last].offset
+        precondition(entries[last].length > 0, "a section without bytes is left out")
+        entries[last].digest = digest!.finish()
+        precondition(entries[last].digest.count == 32, "a digest has 32 bytes")
+        digest = nil
+    }
+
+    private mutating func flush() throws(Diagnostic) {
+        if buffer.isEmpty { return }
+        let pending = buffer
+        buffer.removeAll(keepingCapacity: true)
+        let start = offset - pending.count
+        var result: Result<Void, Diagnostic> = .success(())
+        pending.withUnsafeBytes { raw in
+            do throws(Diagnostic) { try emit(raw, at: start) } catch { result = .failure(error) }
+        }
+        try result.get()
+    }
+
+    /// Writes section bytes and takes them into checksum and digest.
+    private mutating func emit(_ bytes: UnsafeRawBufferPointer, at position: Int) throws(Diagnostic) {
+        let last = entries.count - 1
+        entries[last].checksum = StatepackBundle.checksum(bytes, continuing: entries[last].checksum)
+        digest!.update(bytes)
+        try write(bytes, at: position)
+    }
+
+    private func write(_ bytes: [UInt8], at position: Int) throws(Diagnostic) {
+        var result: Result<Void, Diagnostic> = .success(())
+        bytes.withUnsafeBytes { raw in
+            do throws(Diagnostic) { try write(raw, at: position) } catch { result = .failure(error) }
+        }
+        try result.get()
+    }
+
+    private func write(_ bytes: UnsafeRawBufferPointer, at position: Int) throws(Diagnostic) {
+        var done = 0
+        while done < bytes.count {
+            // Linux writes at most 2 GiB at once, and Darwin refuses more.
+            let piece = min(bytes.count - done, 1 << 30)
+            let count = pwrite(descriptor, bytes.baseAddress! + done, piece, off_t(position + done))
+            if count < 0 {
+                if errno == EINTR { continue }
+                throw Self.failure("write", path, errno)
+            }
+            done += count
+        }
+    }
+
+    /// Writes header and table, flushes the file to disk and gives it its name.
+    package consuming func finish() throws(Diagnostic) {
+        precondition(entries.count == sections.count, "announced sections are missing")
+        try endSection()
+        var header = FileLayout.magic
+        header += littleEndian(BundleProgram.formatMajor) + littleEndian(BundleProgram.formatMinor)
+        header += littleEndian(UInt64(offset)) + littleEndian(UInt32(entries.count)) + littleEndian(UInt32(0))
+        for entry in entries { header += entry.encoded }
+        let sum = header.withUnsafeBytes { headerChecksum($0) }
+        header.replaceSubrange(
+            FileLayout.headerChecksumOffset..<FileLayout.headerChecksumOffset + 4, with: littleEndian(sum))
+        // Between the table and the first section.
+        header += [UInt8](repeating: 0, count: (entries.first?.offset ?? header.count) - header.count)
+        try write(header, at: 0)
+        if ftruncate(descriptor, off_t(offset)) != 0 { throw Self.failure("write", path, errno) }
+        if fsync(descriptor) != 0 { throw Self.failure("write", path, errno) }
+        if rename(temporaryPath, path) != 0 { throw Self.failure("name", path, errno) }
+        let finished = descriptor
+        descriptor = -1
+        // The bytes are on disk; an error here could only be about the descriptor itself.
+        close(finished)
+        syncFolder()
+    }
+
+    /// Makes the new name last through a power failure, where the system lets a folder be flushed.
+    private func syncFolder() {
+        var folder = "."
+        if let slash = path.lastIndex(of: "/") { folder = String(path[...slash]) }
+        let descriptor = open(folder, O_RDONLY | O_CLOEXEC)
+        if descriptor >= 0 {
+            fsync(descriptor)
+            close(descriptor)
+        }
+    }
+}
+
+/// The system's text for an error number, without locale.
+func systemMessage(_ code: Int32) -> String {
+    var text = [CChar](repeating: 0, count: 256)
+    #if canImport(Glibc)
+        // glibc's strerror_r is the GNU one in Swift's importer; strerror is thread-safe there since 2.32.
+        return strerror(code).map { String(cString: $0) } ?? "error \(code)"
+    #else
+        return strerror_r(code, &text, text.count) == 0 ? String(cString: text) : "error \(code)"
+    #endif
+}
