@@ -55,8 +55,66 @@ extension Diagnostic.Code {
     public static let unusableBuild = Diagnostic.Code("E0026")
     /// the file cannot be opened or read
     public static let unreadableFile = Diagnostic.Code("E0101")
+    /// there is no file at the path
+    public static let fileNotFound = Diagnostic.Code("E0102")
+    /// the path is a directory or a device
+    public static let notAFile = Diagnostic.Code("E0103")
+    /// the file may not be read by this user
+    public static let permissionDenied = Diagnostic.Code("E0104")
+    /// the file has no bytes
+    public static let emptyFile = Diagnostic.Code("E0105")
+    /// the file does not start as an exported program does
+    public static let notAnExportedProgram = Diagnostic.Code("E0106")
+    /// the file's length is not the one that it declares
+    public static let truncatedFile = Diagnostic.Code("E0107")
+    /// the file's content does not have the digest stored in it
+    public static let digestMismatch = Diagnostic.Code("E0108")
+    /// the program has a newer major version than this reader knows
+    public static let newerProgramFormat = Diagnostic.Code("E0109")
+    /// the file is not the wire format of program.proto, or a field has a value that the format does not allow
+    public static let malformedProgram = Diagnostic.Code("E0110")
+    /// the program exceeds a limit of the format
+    public static let programLimitExceeded = Diagnostic.Code("E0111")
+    /// an index in the program is out of range
+    public static let invalidReference = Diagnostic.Code("E0112")
+    /// a size in the program is not an expression of its symbols, or its bounds are not possible
+    public static let invalidSize = Diagnostic.Code("E0113")
+    /// a name in the program is empty, too long or has a character that names may not have
+    public static let invalidProgramName = Diagnostic.Code("E0114")
+    /// two things of one kind have the same name
+    public static let duplicateProgramName = Diagnostic.Code("E0115")
+    /// a stored tensor's bytes do not fit its scalar type and shape
+    public static let invalidTensor = Diagnostic.Code("E0116")
+    /// the recording is not one of this program
+    public static let malformedRecording = Diagnostic.Code("E0117")
+    /// the weights file is not a safetensors file in the strict form
+    public static let malformedWeights = Diagnostic.Code("E0118")
+    /// the weights file is not the one that the program was exported with
+    public static let weightsMismatch = Diagnostic.Code("E0119")
+    /// the program uses operators that Statepack does not have
+    public static let unknownOperator = Diagnostic.Code("E0120")
+    /// an operator is used in a form that Statepack does not support
+    public static let unsupportedArgument = Diagnostic.Code("E0121")
+    /// the program computes with a scalar type that no kernel has
+    public static let unsupportedScalarType = Diagnostic.Code("E0122")
     /// an operator's result has another scalar type or shape than its rule derives
     public static let typeMismatch = Diagnostic.Code("E0201")
+    /// an operator is applied to scalar types or shapes that it does not accept
+    public static let invalidOperands = Diagnostic.Code("E0202")
+    /// an argument of an operator is missing, unknown, or of the wrong kind
+    public static let invalidArgument = Diagnostic.Code("E0203")
+    /// a value is used before it is defined
+    public static let undefinedValue = Diagnostic.Code("E0204")
+    /// a value is defined twice
+    public static let redefinedValue = Diagnostic.Code("E0205")
+    /// a state does not have its declared scalar type and shape where a function starts or ends
+    public static let stateTypeMismatch = Diagnostic.Code("E0206")
+    /// an operator may not occur at this stage of the compiler
+    public static let operatorNotAllowed = Diagnostic.Code("E0207")
+    /// an in-place operator does not write into a state
+    public static let invalidInPlace = Diagnostic.Code("E0208")
+    /// a compiler pass made an invalid program
+    public static let invalidProgram = Diagnostic.Code("E0209")
     /// the names given for the states do not fit the program's states
     public static let stateNamesMismatch = Diagnostic.Code("E0301")
     /// the program cannot be planned
@@ -336,9 +394,154 @@ extension Diagnostic.Code {
             "check the path and its permissions", 3
         ),
         (
+            .fileNotFound, "fileNotFound",
+            "there is no file at the path",
+            "check the path; a program's weights lie in the same folder", 3
+        ),
+        (
+            .notAFile, "notAFile",
+            "the path is a directory or a device",
+            "pass the file itself", 3
+        ),
+        (
+            .permissionDenied, "permissionDenied",
+            "the file may not be read by this user",
+            "change the permissions of the file or of the folders above it", 3
+        ),
+        (
+            .emptyFile, "emptyFile",
+            "the file has no bytes",
+            "copy the file again or export the module again", 3
+        ),
+        (
+            .notAnExportedProgram, "notAnExportedProgram",
+            "the file does not start as an exported program does",
+            "pass the exported.pb that statepack's exporter wrote", 3
+        ),
+        (
+            .truncatedFile, "truncatedFile",
+            "the file's length is not the one that it declares",
+            "copy the file again or export the module again", 3
+        ),
+        (
+            .digestMismatch, "digestMismatch",
+            "the file's content does not have the digest stored in it",
+            "copy the file again or export the module again", 3
+        ),
+        (
+            .newerProgramFormat, "newerProgramFormat",
+            "the program has a newer major version than this reader knows",
+            "update statepack, or export with the version that reads it", 4
+        ),
+        (
+            .malformedProgram, "malformedProgram",
+            "the file is not the wire format of program.proto, or a field has a value that the format does not allow",
+            "export the module again", 3
+        ),
+        (
+            .programLimitExceeded, "programLimitExceeded",
+            "the program exceeds a limit of the format",
+            "schemas/README.md has the limits; an exporter never writes such a file", 3
+        ),
+        (
+            .invalidReference, "invalidReference",
+            "an index in the program is out of range",
+            "export the module again", 3
+        ),
+        (
+            .invalidSize, "invalidSize",
+            "a size in the program is not an expression of its symbols, or its bounds are not possible",
+            "export the module again", 3
+        ),
+        (
+            .invalidProgramName, "invalidProgramName",
+            "a name in the program is empty, too long or has a character that names may not have",
+            "choose another name at export", 3
+        ),
+        (
+            .duplicateProgramName, "duplicateProgramName",
+            "two things of one kind have the same name",
+            "choose another name at export", 3
+        ),
+        (
+            .invalidTensor, "invalidTensor",
+            "a stored tensor's bytes do not fit its scalar type and shape",
+            "export the module again", 3
+        ),
+        (
+            .malformedRecording, "malformedRecording",
+            "the recording is not one of this program",
+            "export the module again", 3
+        ),
+        (
+            .malformedWeights, "malformedWeights",
+            "the weights file is not a safetensors file in the strict form",
+            "save the weights again; nothing but the exporter may write this file", 3
+        ),
+        (
+            .weightsMismatch, "weightsMismatch",
+            "the weights file is not the one that the program was exported with",
+            "keep exported.pb and its safetensors file together, both from one export", 3
+        ),
+        (
+            .unknownOperator, "unknownOperator",
+            "the program uses operators that Statepack does not have",
+            "express the computation with the operators of schemas/ops.json, at the named source lines", 4
+        ),
+        (
+            .unsupportedArgument, "unsupportedArgument",
+            "an operator is used in a form that Statepack does not support",
+            "rewrite the call at the named source line", 4
+        ),
+        (
+            .unsupportedScalarType, "unsupportedScalarType",
+            "the program computes with a scalar type that no kernel has",
+            "convert the module to float32 before exporting it", 4
+        ),
+        (
             .typeMismatch, "typeMismatch",
             "an operator's result has another scalar type or shape than its rule derives",
-            "export the module again; a file written by statepack never has this fault", 1
+            "export the module again; a file written by statepack never has this fault", 3
+        ),
+        (
+            .invalidOperands, "invalidOperands",
+            "an operator is applied to scalar types or shapes that it does not accept",
+            "export the module again; a file written by statepack never has this fault", 3
+        ),
+        (
+            .invalidArgument, "invalidArgument",
+            "an argument of an operator is missing, unknown, or of the wrong kind",
+            "export the module again with this version", 3
+        ),
+        (
+            .undefinedValue, "undefinedValue",
+            "a value is used before it is defined",
+            "export the module again", 3
+        ),
+        (
+            .redefinedValue, "redefinedValue",
+            "a value is defined twice",
+            "export the module again", 3
+        ),
+        (
+            .stateTypeMismatch, "stateTypeMismatch",
+            "a state does not have its declared scalar type and shape where a function starts or ends",
+            "give the update the scalar type and shape of the state", 3
+        ),
+        (
+            .operatorNotAllowed, "operatorNotAllowed",
+            "an operator may not occur at this stage of the compiler",
+            "report it with the file; this is a fault of the compiler", 70
+        ),
+        (
+            .invalidInPlace, "invalidInPlace",
+            "an in-place operator does not write into a state",
+            "report it with the file; this is a fault of the compiler", 70
+        ),
+        (
+            .invalidProgram, "invalidProgram",
+            "a compiler pass made an invalid program",
+            "report it with the file; this is a fault of the compiler", 70
         ),
         (
             .stateNamesMismatch, "stateNamesMismatch",

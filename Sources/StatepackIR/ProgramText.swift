@@ -236,7 +236,8 @@ private struct ProgramPrinter {
         switch value {
         case .tensor(let id): "%\(id.index)"
         case .tensors(let ids):
-            ids.isEmpty ? "tensors[]" : "[" + ids.map { $0.map { "%\($0.index)" } ?? "none" }.joined(separator: ", ") + "]"
+            ids.isEmpty
+                ? "tensors[]" : "[" + ids.map { $0.map { "%\($0.index)" } ?? "none" }.joined(separator: ", ") + "]"
         case .size(let expression): size(expression)
         case .sizes(let expressions): "{" + expressions.map(size).joined(separator: ", ") + "}"
         case .number(let number): "\(number)"
@@ -338,7 +339,8 @@ private struct ProgramParser {
                         index += 1
                     }
                 }
-                tokens.append((.digits(String(decoding: bytes[start..<index], as: UTF8.self), isNumber: isNumber), line))
+                tokens.append(
+                    (.digits(String(decoding: bytes[start..<index], as: UTF8.self), isNumber: isNumber), line))
             case _ where isNameStart(current):
                 let start = index
                 while index < bytes.count, isNamePart(bytes[index]) { index += 1 }
@@ -428,7 +430,8 @@ private struct ProgramParser {
 
     private mutating func integer() throws(ProgramTextError) -> Int {
         let isNegative = take("-")
-        guard case .digits(let digits, isNumber: false) = token, let number = Int((isNegative ? "-" : "") + digits) else {
+        guard case .digits(let digits, isNumber: false) = token, let number = Int((isNegative ? "-" : "") + digits)
+        else {
             throw fail("expected an integer, found \(token)")
         }
         advance()

@@ -30,7 +30,36 @@ OUTPUT_NOT_TENSOR = "E0024"
 OUTPUT_NOT_WRITTEN = "E0025"
 UNUSABLE_BUILD = "E0026"
 UNREADABLE_FILE = "E0101"
+FILE_NOT_FOUND = "E0102"
+NOT_A_FILE = "E0103"
+PERMISSION_DENIED = "E0104"
+EMPTY_FILE = "E0105"
+NOT_AN_EXPORTED_PROGRAM = "E0106"
+TRUNCATED_FILE = "E0107"
+DIGEST_MISMATCH = "E0108"
+NEWER_PROGRAM_FORMAT = "E0109"
+MALFORMED_PROGRAM = "E0110"
+PROGRAM_LIMIT_EXCEEDED = "E0111"
+INVALID_REFERENCE = "E0112"
+INVALID_SIZE = "E0113"
+INVALID_PROGRAM_NAME = "E0114"
+DUPLICATE_PROGRAM_NAME = "E0115"
+INVALID_TENSOR = "E0116"
+MALFORMED_RECORDING = "E0117"
+MALFORMED_WEIGHTS = "E0118"
+WEIGHTS_MISMATCH = "E0119"
+UNKNOWN_OPERATOR = "E0120"
+UNSUPPORTED_ARGUMENT = "E0121"
+UNSUPPORTED_SCALAR_TYPE = "E0122"
 TYPE_MISMATCH = "E0201"
+INVALID_OPERANDS = "E0202"
+INVALID_ARGUMENT = "E0203"
+UNDEFINED_VALUE = "E0204"
+REDEFINED_VALUE = "E0205"
+STATE_TYPE_MISMATCH = "E0206"
+OPERATOR_NOT_ALLOWED = "E0207"
+INVALID_IN_PLACE = "E0208"
+INVALID_PROGRAM = "E0209"
 STATE_NAMES_MISMATCH = "E0301"
 UNSUPPORTED_PLAN = "E0401"
 NOT_A_BUNDLE = "E0501"
@@ -131,7 +160,36 @@ EXPLANATIONS = {
     "E0025": ("the file cannot be written", "check the folder, its permissions and the space left"),
     "E0026": ("the module:function given to the command does not build an export", "return a statepack.ExportRequest from it"),
     "E0101": ("the file cannot be opened or read", "check the path and its permissions"),
+    "E0102": ("there is no file at the path", "check the path; a program's weights lie in the same folder"),
+    "E0103": ("the path is a directory or a device", "pass the file itself"),
+    "E0104": ("the file may not be read by this user", "change the permissions of the file or of the folders above it"),
+    "E0105": ("the file has no bytes", "copy the file again or export the module again"),
+    "E0106": ("the file does not start as an exported program does", "pass the exported.pb that statepack's exporter wrote"),
+    "E0107": ("the file's length is not the one that it declares", "copy the file again or export the module again"),
+    "E0108": ("the file's content does not have the digest stored in it", "copy the file again or export the module again"),
+    "E0109": ("the program has a newer major version than this reader knows", "update statepack, or export with the version that reads it"),
+    "E0110": ("the file is not the wire format of program.proto, or a field has a value that the format does not allow", "export the module again"),
+    "E0111": ("the program exceeds a limit of the format", "schemas/README.md has the limits; an exporter never writes such a file"),
+    "E0112": ("an index in the program is out of range", "export the module again"),
+    "E0113": ("a size in the program is not an expression of its symbols, or its bounds are not possible", "export the module again"),
+    "E0114": ("a name in the program is empty, too long or has a character that names may not have", "choose another name at export"),
+    "E0115": ("two things of one kind have the same name", "choose another name at export"),
+    "E0116": ("a stored tensor's bytes do not fit its scalar type and shape", "export the module again"),
+    "E0117": ("the recording is not one of this program", "export the module again"),
+    "E0118": ("the weights file is not a safetensors file in the strict form", "save the weights again; nothing but the exporter may write this file"),
+    "E0119": ("the weights file is not the one that the program was exported with", "keep exported.pb and its safetensors file together, both from one export"),
+    "E0120": ("the program uses operators that Statepack does not have", "express the computation with the operators of schemas/ops.json, at the named source lines"),
+    "E0121": ("an operator is used in a form that Statepack does not support", "rewrite the call at the named source line"),
+    "E0122": ("the program computes with a scalar type that no kernel has", "convert the module to float32 before exporting it"),
     "E0201": ("an operator's result has another scalar type or shape than its rule derives", "export the module again; a file written by statepack never has this fault"),
+    "E0202": ("an operator is applied to scalar types or shapes that it does not accept", "export the module again; a file written by statepack never has this fault"),
+    "E0203": ("an argument of an operator is missing, unknown, or of the wrong kind", "export the module again with this version"),
+    "E0204": ("a value is used before it is defined", "export the module again"),
+    "E0205": ("a value is defined twice", "export the module again"),
+    "E0206": ("a state does not have its declared scalar type and shape where a function starts or ends", "give the update the scalar type and shape of the state"),
+    "E0207": ("an operator may not occur at this stage of the compiler", "report it with the file; this is a fault of the compiler"),
+    "E0208": ("an in-place operator does not write into a state", "report it with the file; this is a fault of the compiler"),
+    "E0209": ("a compiler pass made an invalid program", "report it with the file; this is a fault of the compiler"),
     "E0301": ("the names given for the states do not fit the program's states", "give one name per state in the order of the printed table, or pairs buffer=name"),
     "E0401": ("the program cannot be planned", "the message names the operator and its source line"),
     "E0501": ("the file does not start with the bundle magic", "pass the *.statepack file that convert wrote"),
@@ -233,7 +291,36 @@ EXIT_CODES = {
     "E0025": 5,
     "E0026": 2,
     "E0101": 3,
-    "E0201": 1,
+    "E0102": 3,
+    "E0103": 3,
+    "E0104": 3,
+    "E0105": 3,
+    "E0106": 3,
+    "E0107": 3,
+    "E0108": 3,
+    "E0109": 4,
+    "E0110": 3,
+    "E0111": 3,
+    "E0112": 3,
+    "E0113": 3,
+    "E0114": 3,
+    "E0115": 3,
+    "E0116": 3,
+    "E0117": 3,
+    "E0118": 3,
+    "E0119": 3,
+    "E0120": 4,
+    "E0121": 4,
+    "E0122": 4,
+    "E0201": 3,
+    "E0202": 3,
+    "E0203": 3,
+    "E0204": 3,
+    "E0205": 3,
+    "E0206": 3,
+    "E0207": 70,
+    "E0208": 70,
+    "E0209": 70,
     "E0301": 1,
     "E0401": 4,
     "E0501": 3,

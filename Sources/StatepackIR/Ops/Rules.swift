@@ -1,1 +1,0 @@
-// Shape and scalar type rules live in this folder, one file per family.
