@@ -117,8 +117,14 @@ extension Diagnostic.Code {
     public static let invalidProgram = Diagnostic.Code("E0209")
     /// the names given for the states do not fit the program's states
     public static let stateNamesMismatch = Diagnostic.Code("E0301")
+    /// a state is copied in each step although in place was required
+    public static let stateNotInPlace = Diagnostic.Code("E0302")
+    /// the update of a state gives it another scalar type or shape
+    public static let stateUpdateChangesType = Diagnostic.Code("E0303")
     /// the program cannot be planned
     public static let unsupportedPlan = Diagnostic.Code("E0401")
+    /// a size that the program leaves open is the length of no input axis
+    public static let symbolWithoutSource = Diagnostic.Code("E0402")
     /// the file does not start with the bundle magic
     public static let notABundle = Diagnostic.Code("E0501")
     /// there is no file at the path of the bundle
@@ -549,9 +555,24 @@ extension Diagnostic.Code {
             "give one name per state in the order of the printed table, or pairs buffer=name", 1
         ),
         (
+            .stateNotInPlace, "stateNotInPlace",
+            "a state is copied in each step although in place was required",
+            "change the update as the reason says, or convert without --require-in-place", 1
+        ),
+        (
+            .stateUpdateChangesType, "stateUpdateChangesType",
+            "the update of a state gives it another scalar type or shape",
+            "convert the new value to the type and shape of the buffer before assigning it", 1
+        ),
+        (
             .unsupportedPlan, "unsupportedPlan",
             "the program cannot be planned",
             "the message names the operator and its source line", 4
+        ),
+        (
+            .symbolWithoutSource, "symbolWithoutSource",
+            "a size that the program leaves open is the length of no input axis",
+            "give the function an input with that length as an axis of its own", 4
         ),
         (
             .notABundle, "notABundle",

@@ -61,7 +61,10 @@ OPERATOR_NOT_ALLOWED = "E0207"
 INVALID_IN_PLACE = "E0208"
 INVALID_PROGRAM = "E0209"
 STATE_NAMES_MISMATCH = "E0301"
+STATE_NOT_IN_PLACE = "E0302"
+STATE_UPDATE_CHANGES_TYPE = "E0303"
 UNSUPPORTED_PLAN = "E0401"
+SYMBOL_WITHOUT_SOURCE = "E0402"
 NOT_A_BUNDLE = "E0501"
 BUNDLE_NOT_FOUND = "E0502"
 BUNDLE_IS_NOT_A_FILE = "E0503"
@@ -191,7 +194,10 @@ EXPLANATIONS = {
     "E0208": ("an in-place operator does not write into a state", "report it with the file; this is a fault of the compiler"),
     "E0209": ("a compiler pass made an invalid program", "report it with the file; this is a fault of the compiler"),
     "E0301": ("the names given for the states do not fit the program's states", "give one name per state in the order of the printed table, or pairs buffer=name"),
+    "E0302": ("a state is copied in each step although in place was required", "change the update as the reason says, or convert without --require-in-place"),
+    "E0303": ("the update of a state gives it another scalar type or shape", "convert the new value to the type and shape of the buffer before assigning it"),
     "E0401": ("the program cannot be planned", "the message names the operator and its source line"),
+    "E0402": ("a size that the program leaves open is the length of no input axis", "give the function an input with that length as an axis of its own"),
     "E0501": ("the file does not start with the bundle magic", "pass the *.statepack file that convert wrote"),
     "E0502": ("there is no file at the path of the bundle", "check the path"),
     "E0503": ("the path of the bundle is a directory or a device", "pass the *.statepack file itself"),
@@ -322,7 +328,10 @@ EXIT_CODES = {
     "E0208": 70,
     "E0209": 70,
     "E0301": 1,
+    "E0302": 1,
+    "E0303": 1,
     "E0401": 4,
+    "E0402": 4,
     "E0501": 3,
     "E0502": 3,
     "E0503": 3,
