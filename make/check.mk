@@ -1,0 +1,38 @@
+# Checks. `make test` is what CI runs.
+
+.PHONY: test
+test: setup ## everything CI runs: lint, build, pytest, swift test, the steps of both examples
+	@$(TIMED) "lint" $(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory build CONFIGURATION=release
+	@$(TIMED) "pytest" $(BIN)/python -m pytest
+	@$(TIMED) "swift test" $(SWIFT) test -c release --skip-build
+	@$(MAKE) --no-print-directory example-01 example-02
+	@echo "make test: everything passed"
+
+.PHONY: lint
+lint: setup-python ## formats, types, generated files, file sizes, paths of machines
+	@SWIFT="$(SWIFT)" make/lint $(BIN)
+
+.PHONY: format
+format: setup-python ## rewrite sources in the style that lint wants
+	$(SWIFT) format format -i -r $(wildcard Sources Tests Package.swift examples)
+	find Sources examples -name '*.[ch]' -not -path 'Sources/CStatepackSchema/*' -exec $(BIN)/clang-format -i {} +
+	$(BIN)/ruff check --fix python schemas examples
+	$(BIN)/ruff format python schemas examples
+
+.PHONY: test-python
+test-python: setup-python ## pytest alone
+	@$(TIMED) "pytest" $(BIN)/python -m pytest
+
+.PHONY: test-swift
+test-swift: build ## swift test alone
+	@$(TIMED) "swift test" $(SWIFT) test -c $(CONFIGURATION) --skip-build
+
+# torch 2.15.0 brings gigabytes of libraries: not part of `make test`.
+.PHONY: test-torch-latest
+test-torch-latest: setup-packages ## the exporter's tests with torch 2.15.0 in .venv-torch-latest
+	@echo "installs in .venv-torch-latest: $$(sed 's/^torch==.*/torch==2.15.0/' python/requirements-test.txt | grep -v '^#' | tr '\n' ' ')"
+	@mkdir -p build
+	@sed 's/^torch==.*/torch==2.15.0/' python/requirements-test.txt > build/requirements-torch-latest.txt
+	@$(TIMED) "virtual environment .venv-torch-latest" make/environment $(PYTHON) .venv-torch-latest build/requirements-torch-latest.txt
+	@$(TIMED) "pytest with torch 2.15.0" .venv-torch-latest/bin/python -m pytest
