@@ -12,10 +12,11 @@ package enum Verifier {
         case imported = "ImportProgram"
         /// Core operators: kernels, views and their scatter duals. Nothing is in place.
         case decomposed = "DecomposeOps"
-        /// No scatter duals; `write` and in-place operators whose destination is a state; every state's
-        /// `after` is its `before`.
-        case inPlace = "RecoverStateWrites"
+        /// As before; fusion runs while everything is still a value.
         case fused = "FuseOps"
+        /// No scatter duals; `write` and in-place operators whose destination is a state or the result of a
+        /// `copy`; every state's `after` is its `before`.
+        case inPlace = "RecoverStateWrites"
     }
 
     /// Throws a `DiagnosticList` with every finding. Takes time proportional to the program.
@@ -74,8 +75,8 @@ private final class ProgramCheck {
     func check(_ function: Function) {
         let place = "function `\(function.name)`"
         var defined = [Bool](repeating: false, count: function.values.count)
-        // Whether a value's bytes are those of a state.
-        var isState = [Bool](repeating: false, count: function.values.count)
+        // Whether a value's bytes are those of a state, or of a copy made to be written.
+        var isWritable = [Bool](repeating: false, count: function.values.count)
 
         func isKnown(_ id: ValueID) -> Bool { function.values.indices.contains(id.index) }
 
@@ -103,7 +104,7 @@ private final class ProgramCheck {
         for input in function.inputs { define(input.value, "\(place), input `\(input.name)`") }
         for state in function.states {
             define(state.before, "\(place), state \(state.state)")
-            if isKnown(state.before) { isState[state.before.index] = true }
+            if isKnown(state.before) { isWritable[state.before.index] = true }
         }
         for constant in function.constants {
             guard program.tensors.indices.contains(constant.tensor) else {
@@ -133,11 +134,12 @@ private final class ProgramCheck {
             var usable = true
             for id in node.operands where !use(id, location) { usable = false }
             for id in node.results where !isKnown(id) { usable = false }
-            if usable { check(node, function, location, isState) }
+            if usable { check(node, function, location, isWritable) }
             for id in node.results { define(id, location) }
             if usable, let result = node.results.first, isKnown(result) {
-                isState[result.index] =
-                    Self.sharesStorage(node) && node.operands.first.map { isState[$0.index] } ?? false
+                isWritable[result.index] =
+                    node.op == "copy"
+                    || Self.sharesStorage(node) && node.operands.first.map { isWritable[$0.index] } ?? false
             }
         }
 
@@ -168,7 +170,7 @@ private final class ProgramCheck {
                         expected: text(declared.type), found: text(function[id]))
                 }
             }
-            if stage == .inPlace || stage == .fused, state.after != state.before {
+            if stage == .inPlace, state.after != state.before {
                 report(
                     .invalidInPlace, "the state is not updated in place", at: location,
                     expected: "%\(state.before.index)",
@@ -179,7 +181,7 @@ private final class ProgramCheck {
 
     // MARK: Nodes
 
-    private func check(_ node: Node, _ function: Function, _ location: String, _ isState: [Bool]) {
+    private func check(_ node: Node, _ function: Function, _ location: String, _ isWritable: [Bool]) {
         let names: [String]
         let rule: OperatorRule
         switch stage {
@@ -191,16 +193,16 @@ private final class ProgramCheck {
                 (names, rule) = (row.arguments, row.rule)
             } else if let row = OperatorTable.views[node.op] {
                 (names, rule) = (row.arguments, row.rule)
-            } else if let row = OperatorTable.scatters[node.op], stage == .decomposed {
+            } else if let row = OperatorTable.scatters[node.op], stage != .inPlace {
                 (names, rule) = (row.arguments, row.rule)
-            } else if node.op == OperatorTable.write.name, stage != .decomposed {
+            } else if node.op == OperatorTable.write.name, stage == .inPlace {
                 (names, rule) = (OperatorTable.write.arguments, OperatorTable.write.rule)
             } else {
                 report(.operatorNotAllowed, "`\(node.op)` may not occur after \(stage.rawValue)", at: location)
                 return
             }
         }
-        checkPlacement(node, location, isState)
+        checkPlacement(node, location, isWritable)
         guard checkNames(node, names, location) else { return }
         do {
             let input = RuleInput(node: node, values: function.values, symbols: program.symbols, bounds: bounds)
@@ -211,17 +213,17 @@ private final class ProgramCheck {
         }
     }
 
-    private func checkPlacement(_ node: Node, _ location: String, _ isState: [Bool]) {
+    private func checkPlacement(_ node: Node, _ location: String, _ isWritable: [Bool]) {
         let mustBeInPlace = node.op == OperatorTable.write.name
         if !node.isInPlace {
             if mustBeInPlace { report(.invalidInPlace, "`write` is not marked in place", at: location) }
             return
         }
         let mayBeInPlace = mustBeInPlace || KernelSignature.byName[node.op]?.isWriting == true
-        if stage == .imported || stage == .decomposed || !mayBeInPlace {
+        if stage != .inPlace || !mayBeInPlace {
             report(.invalidInPlace, "`\(node.op)` may not be in place", at: location)
-        } else if let destination = node.operands.first, !isState[destination.index] {
-            report(.invalidInPlace, "%\(destination.index) is not a state or a view of one", at: location)
+        } else if let destination = node.operands.first, !isWritable[destination.index] {
+            report(.invalidInPlace, "%\(destination.index) is not a state or a copy, nor a view of one", at: location)
         }
     }
 
