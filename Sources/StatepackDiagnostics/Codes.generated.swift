@@ -193,6 +193,36 @@ extension Diagnostic.Code {
     public static let bundleNotEncodable = Diagnostic.Code("E0552")
     /// a name given to run is not declared by the function
     public static let unknownArgument = Diagnostic.Code("E0601")
+    /// an input or a state of the function was not given
+    public static let missingArgument = Diagnostic.Code("E0602")
+    /// an array has another scalar type than the function declares
+    public static let wrongScalarType = Diagnostic.Code("E0603")
+    /// an array has another shape than the function declares
+    public static let wrongShape = Diagnostic.Code("E0604")
+    /// one name was given twice in a call
+    public static let duplicateArgument = Diagnostic.Code("E0605")
+    /// a dynamic size lies outside the bounds declared at export
+    public static let sizeOutOfBounds = Diagnostic.Code("E0606")
+    /// two arrays of a call disagree about one dynamic size
+    public static let inconsistentSizes = Diagnostic.Code("E0607")
+    /// a state or an output view is not row-major without padding, or not aligned to its elements
+    public static let notContiguous = Diagnostic.Code("E0608")
+    /// a state or an output view shares bytes with another argument of the call
+    public static let overlappingViews = Diagnostic.Code("E0609")
+    /// an array is in use by another run
+    public static let stateInUse = Diagnostic.Code("E0610")
+    /// an index computed or given during a run is outside its axis
+    public static let indexOutOfRange = Diagnostic.Code("E0611")
+    /// an integer was divided by zero during a run
+    public static let divisionByZero = Diagnostic.Code("E0612")
+    /// there is not enough memory for a run
+    public static let outOfMemory = Diagnostic.Code("E0613")
+    /// a function of the bundle cannot be prepared for these sizes
+    public static let malformedFunction = Diagnostic.Code("E0614")
+    /// the bundle needs a kernel that this version does not have
+    public static let unknownKernel = Diagnostic.Code("E0615")
+    /// a state with a dynamic size has no initial value of a fixed shape
+    public static let dynamicState = Diagnostic.Code("E0616")
     /// the command line is not understood
     public static let usage = Diagnostic.Code("E0701")
     /// the command does not have that option
@@ -743,6 +773,81 @@ extension Diagnostic.Code {
             .unknownArgument, "unknownArgument",
             "a name given to run is not declared by the function",
             "use the names in the function's descriptor", 1
+        ),
+        (
+            .missingArgument, "missingArgument",
+            "an input or a state of the function was not given",
+            "give every input and a view for every state; only outputs may be left out", 1
+        ),
+        (
+            .wrongScalarType, "wrongScalarType",
+            "an array has another scalar type than the function declares",
+            "create the array from the function's descriptor; no type is converted silently", 1
+        ),
+        (
+            .wrongShape, "wrongShape",
+            "an array has another shape than the function declares",
+            "create the array from the function's descriptor", 1
+        ),
+        (
+            .duplicateArgument, "duplicateArgument",
+            "one name was given twice in a call",
+            "insert each name once", 1
+        ),
+        (
+            .sizeOutOfBounds, "sizeOutOfBounds",
+            "a dynamic size lies outside the bounds declared at export",
+            "split the input, or export the model with other bounds", 1
+        ),
+        (
+            .inconsistentSizes, "inconsistentSizes",
+            "two arrays of a call disagree about one dynamic size",
+            "give the same length wherever the descriptor shows the same size", 1
+        ),
+        (
+            .notContiguous, "notContiguous",
+            "a state or an output view is not row-major without padding, or not aligned to its elements",
+            "pass a whole array, or a slice of leading axes only", 1
+        ),
+        (
+            .overlappingViews, "overlappingViews",
+            "a state or an output view shares bytes with another argument of the call",
+            "give every state and every output an array of its own", 1
+        ),
+        (
+            .stateInUse, "stateInUse",
+            "an array is in use by another run",
+            "await that run first, or give every sequence its own states", 1
+        ),
+        (
+            .indexOutOfRange, "indexOutOfRange",
+            "an index computed or given during a run is outside its axis",
+            "all states are as they were; check positions and token numbers against the limit", 1
+        ),
+        (
+            .divisionByZero, "divisionByZero",
+            "an integer was divided by zero during a run",
+            "all states are as they were; check the inputs", 1
+        ),
+        (
+            .outOfMemory, "outOfMemory",
+            "there is not enough memory for a run",
+            "use smaller dynamic sizes or fewer runs at a time", 1
+        ),
+        (
+            .malformedFunction, "malformedFunction",
+            "a function of the bundle cannot be prepared for these sizes",
+            "convert the model again; the message names the instruction", 1
+        ),
+        (
+            .unknownKernel, "unknownKernel",
+            "the bundle needs a kernel that this version does not have",
+            "update statepack, or convert the model with this version", 4
+        ),
+        (
+            .dynamicState, "dynamicState",
+            "a state with a dynamic size has no initial value of a fixed shape",
+            "give the shape: initialValue(ofState:shape:)", 1
         ),
         (
             .usage, "usage",

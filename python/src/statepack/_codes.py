@@ -99,6 +99,21 @@ BUNDLE_WRITE_FAILED = "E0550"
 BUNDLE_DISK_FULL = "E0551"
 BUNDLE_NOT_ENCODABLE = "E0552"
 UNKNOWN_ARGUMENT = "E0601"
+MISSING_ARGUMENT = "E0602"
+WRONG_SCALAR_TYPE = "E0603"
+WRONG_SHAPE = "E0604"
+DUPLICATE_ARGUMENT = "E0605"
+SIZE_OUT_OF_BOUNDS = "E0606"
+INCONSISTENT_SIZES = "E0607"
+NOT_CONTIGUOUS = "E0608"
+OVERLAPPING_VIEWS = "E0609"
+STATE_IN_USE = "E0610"
+INDEX_OUT_OF_RANGE = "E0611"
+DIVISION_BY_ZERO = "E0612"
+OUT_OF_MEMORY = "E0613"
+MALFORMED_FUNCTION = "E0614"
+UNKNOWN_KERNEL = "E0615"
+DYNAMIC_STATE = "E0616"
 USAGE = "E0701"
 UNKNOWN_OPTION = "E0702"
 UNKNOWN_COMMAND = "E0703"
@@ -232,6 +247,21 @@ EXPLANATIONS = {
     "E0551": ("there is no space left for the bundle", "free space or write elsewhere; a former file is left as it was"),
     "E0552": ("the planned program does not fit the limits of the format", "the message names the value and the limit"),
     "E0601": ("a name given to run is not declared by the function", "use the names in the function's descriptor"),
+    "E0602": ("an input or a state of the function was not given", "give every input and a view for every state; only outputs may be left out"),
+    "E0603": ("an array has another scalar type than the function declares", "create the array from the function's descriptor; no type is converted silently"),
+    "E0604": ("an array has another shape than the function declares", "create the array from the function's descriptor"),
+    "E0605": ("one name was given twice in a call", "insert each name once"),
+    "E0606": ("a dynamic size lies outside the bounds declared at export", "split the input, or export the model with other bounds"),
+    "E0607": ("two arrays of a call disagree about one dynamic size", "give the same length wherever the descriptor shows the same size"),
+    "E0608": ("a state or an output view is not row-major without padding, or not aligned to its elements", "pass a whole array, or a slice of leading axes only"),
+    "E0609": ("a state or an output view shares bytes with another argument of the call", "give every state and every output an array of its own"),
+    "E0610": ("an array is in use by another run", "await that run first, or give every sequence its own states"),
+    "E0611": ("an index computed or given during a run is outside its axis", "all states are as they were; check positions and token numbers against the limit"),
+    "E0612": ("an integer was divided by zero during a run", "all states are as they were; check the inputs"),
+    "E0613": ("there is not enough memory for a run", "use smaller dynamic sizes or fewer runs at a time"),
+    "E0614": ("a function of the bundle cannot be prepared for these sizes", "convert the model again; the message names the instruction"),
+    "E0615": ("the bundle needs a kernel that this version does not have", "update statepack, or convert the model with this version"),
+    "E0616": ("a state with a dynamic size has no initial value of a fixed shape", "give the shape: initialValue(ofState:shape:)"),
     "E0701": ("the command line is not understood", "run the command with --help"),
     "E0702": ("the command does not have that option", "the command's --help lists its options"),
     "E0703": ("there is no such command", "statepack --help lists the commands"),
@@ -366,6 +396,21 @@ EXIT_CODES = {
     "E0551": 5,
     "E0552": 4,
     "E0601": 1,
+    "E0602": 1,
+    "E0603": 1,
+    "E0604": 1,
+    "E0605": 1,
+    "E0606": 1,
+    "E0607": 1,
+    "E0608": 1,
+    "E0609": 1,
+    "E0610": 1,
+    "E0611": 1,
+    "E0612": 1,
+    "E0613": 1,
+    "E0614": 1,
+    "E0615": 4,
+    "E0616": 1,
     "E0701": 2,
     "E0702": 2,
     "E0703": 2,

@@ -1,0 +1,248 @@
+internal import CStatepackKernels
+import StatepackBundle
+import StatepackDiagnostics
+internal import Synchronization
+
+/// One function of a bundle as the runtime needs it: its arguments by slot, its kernels by address, and what was
+/// prepared for the sizes used last.
+final class FunctionProgram: Sendable {
+    /// How many choices of sizes stay prepared. A decoder needs one; a prompt of a new length adds one.
+    static let specializationLimit = 8
+    /// How many idle calls are kept for later runs; more only exist while that many runs overlap.
+    static let idleCallLimit = 4
+
+    enum Role: String, Sendable {
+        case input, state, output
+
+        var withArticle: String { self == .state ? "a state" : "an \(rawValue)" }
+    }
+
+    /// An input, a state or an output.
+    struct Slot: Sendable {
+        let role: Role
+        let name: String
+        let scalarType: NDArray.ScalarType
+        let shape: [SizeExpression]
+        /// `[1, query, 64] float32`
+        let text: String
+    }
+
+    let model: ModelProgram
+    let function: BundleProgram.Function
+    let descriptor: InferenceFunctionDescriptor
+    let inputs: [Slot]
+    let states: [Slot]
+    let outputs: [Slot]
+    /// The value that owns the bytes of each value.
+    let roots: [Int]
+    /// One per instruction.
+    nonisolated(unsafe) let kernels: [UnsafePointer<sp_kernel>]
+    /// True when an instruction may fail after a state was written, so that runs must remember what they overwrite.
+    let needsUndoLog: Bool
+
+    private let specializations = Mutex<[Specialization]>([])
+    private let idleCalls = Mutex<[Call]>([])
+
+    init(_ function: BundleProgram.Function, of model: ModelProgram) throws {
+        self.model = model
+        self.function = function
+        descriptor = model.descriptor(of: function)
+        let symbols = model.bundle.symbols.map(\.name)
+        func slot(
+            _ role: Role, _ name: String, _ type: StatepackBundle.ScalarType, _ shape: [SizeExpression]
+        ) -> Slot {
+            let lengths = shape.map { $0.description(symbolNames: symbols) }.joined(separator: ", ")
+            return Slot(
+                role: role, name: name, scalarType: NDArray.ScalarType(type), shape: shape,
+                text: "[\(lengths)] \(type.name)")
+        }
+        inputs = function.inputs.map {
+            slot(.input, $0.name, function.values[$0.value].scalarType, function.values[$0.value].shape)
+        }
+        states = function.states.map {
+            let state = model.bundle.states[$0.state]
+            return slot(.state, state.name, state.scalarType, state.shape)
+        }
+        outputs = function.outputs.map {
+            slot(.output, $0.name, function.values[$0.value].scalarType, function.values[$0.value].shape)
+        }
+        roots = function.values.indices.map {
+            if case .view(let base, _, _) = function.values[$0].storage { base } else { $0 }
+        }
+        try Self.checkStorage(function, in: model)
+        kernels = try Self.resolveKernels(function, in: model)
+        needsUndoLog = Self.canFailAfterStateWrite(function, roots: roots, kernels: kernels)
+    }
+
+    // MARK: Checks at load
+
+    /// What the executor relies on and the format's own check does not promise.
+    private static func checkStorage(_ function: BundleProgram.Function, in model: ModelProgram) throws {
+        func malformed(_ message: String) -> Diagnostic {
+            Diagnostic(
+                .malformedFunction, message, at: "function `\(function.name)`",
+                hint: "convert the model again with this version")
+        }
+        for (index, input) in function.inputs.enumerated()
+        where function.values[input.value].storage != .input(index) {
+            throw malformed("the value of input `\(input.name)` has other storage")
+        }
+        for (index, output) in function.outputs.enumerated()
+        where function.values[output.value].storage != .output(index) {
+            throw malformed("the value of output `\(output.name)` has other storage")
+        }
+        for (index, use) in function.states.enumerated() {
+            let (value, state) = (function.values[use.value], model.bundle.states[use.state])
+            guard value.storage == .state(index), value.scalarType == state.scalarType, value.shape == state.shape
+            else { throw malformed("the value of state `\(state.name)` has other storage, type or shape") }
+        }
+        for (index, instruction) in function.instructions.enumerated() {
+            for result in instruction.results {
+                var root = function.values[result]
+                if case .view(let base, _, _) = root.storage { root = function.values[base] }
+                switch root.storage {
+                case .input, .tensor:
+                    throw malformed("instruction \(index) writes an input or a weight")
+                default: break
+                }
+            }
+        }
+        for (index, value) in function.values.enumerated() {
+            if value.shape.count > Int(SP_MAX_RANK) {
+                throw malformed("value \(index) has \(value.shape.count) axes, at most \(SP_MAX_RANK) are possible")
+            }
+            guard case .view(let base, let strides, _) = value.storage else { continue }
+            let root = function.values[base]
+            if strides.count != value.shape.count || root.scalarType != value.scalarType {
+                throw malformed("view \(index) has another type than value \(base), or a wrong number of strides")
+            }
+            if case .tensor(let tensor) = root.storage, model.bundle.tensors[tensor].layout != .rowMajor {
+                throw malformed("view \(index) sees into a packed weight")
+            }
+        }
+    }
+
+    private static func resolveKernels(
+        _ function: BundleProgram.Function, in model: ModelProgram
+    ) throws -> [UnsafePointer<sp_kernel>] {
+        var byIndex = [UnsafePointer<sp_kernel>?](repeating: nil, count: model.bundle.kernels.count)
+        var findings: [Diagnostic] = []
+        var reported = Set<Int>()
+        for instruction in function.instructions where byIndex[instruction.kernel] == nil {
+            let name = model.bundle.kernels[instruction.kernel]
+            byIndex[instruction.kernel] = sp_kernel_find(name)
+            if byIndex[instruction.kernel] == nil && reported.insert(instruction.kernel).inserted {
+                findings.append(
+                    Diagnostic(
+                        .unknownKernel, "there is no kernel `\(name)`", at: "function `\(function.name)`",
+                        found: name, hint: "update statepack, or convert the model again with this version"))
+            }
+        }
+        try DiagnosticList.throwIfAny(findings)
+        return function.instructions.map { byIndex[$0.kernel]! }
+    }
+
+    private static func canFailAfterStateWrite(
+        _ function: BundleProgram.Function, roots: [Int], kernels: [UnsafePointer<sp_kernel>]
+    ) -> Bool {
+        var hasWritten = false
+        for (instruction, kernel) in zip(function.instructions, kernels) {
+            if hasWritten && kernel.pointee.fallible { return true }
+            for result in instruction.results {
+                if case .state = function.values[roots[result]].storage { hasWritten = true }
+            }
+        }
+        return false
+    }
+
+    // MARK: Specializations
+
+    /// What was prepared for these symbol values, or is now. Remembers the ones used last.
+    func specialization(for symbols: [Int]) throws -> Specialization {
+        let known = specializations.withLock { list -> Specialization? in
+            guard let index = list.firstIndex(where: { $0.symbols == symbols }) else { return nil }
+            if index > 0 { list.insert(list.remove(at: index), at: 0) }
+            return list[0]
+        }
+        if let known { return known }
+        // Outside the lock: other runs of known sizes do not wait for this one.
+        let new = try Specialization(of: self, symbols: symbols)
+        return specializations.withLock { list in
+            if let other = list.first(where: { $0.symbols == symbols }) { return other }
+            list.insert(new, at: 0)
+            if list.count > Self.specializationLimit { list.removeLast() }
+            return new
+        }
+    }
+
+    var specializationCount: Int { specializations.withLock { $0.count } }
+
+    // MARK: Calls
+
+    func takeCall() -> Call {
+        idleCalls.withLock { $0.popLast() } ?? Call(of: self)
+    }
+
+    func giveBack(_ call: Call) {
+        call.reset()
+        idleCalls.withLock { calls in
+            if calls.count < Self.idleCallLimit { calls.append(call) }
+        }
+    }
+
+    // MARK: Initial values
+
+    func initialValue(ofState name: String, shape: [Int]?) throws -> NDArray {
+        guard let index = states.firstIndex(where: { $0.name == name }) else {
+            throw Diagnostic(
+                .unknownArgument, "`\(name)` is not a state of this function", at: "function `\(descriptor.name)`",
+                expected: states.isEmpty ? "no state" : states.map(\.name).joined(separator: ", "), found: name)
+        }
+        let slot = states[index]
+        let declared = slot.shape.map(\.constant)
+        if shape == nil && declared.contains(nil) {
+            throw Diagnostic(
+                .dynamicState, "state `\(name)` has a dynamic size", at: "function `\(descriptor.name)`",
+                expected: "a fixed shape", found: slot.text, hint: "use initialValue(ofState:shape:)")
+        }
+        let resolved = shape ?? declared.map { $0! }
+        guard resolved.count == declared.count,
+            zip(resolved, declared).allSatisfy({ $0 >= 0 && ($1 == nil || $1 == $0) })
+        else {
+            throw Diagnostic(
+                .wrongShape, "the shape does not fit state `\(name)`", at: "function `\(descriptor.name)`",
+                expected: slot.text, found: "\(resolved)")
+        }
+        let array = NDArray(shape: resolved, scalarType: slot.scalarType)
+        let bytes = UnsafeMutableRawBufferPointer(start: array.storage.base, count: array.storage.byteCount)
+        switch model.bundle.states[function.states[index].state].initialValue {
+        case .splat(let element):
+            if element.contains(where: { $0 != 0 }) {
+                for offset in stride(from: 0, to: bytes.count, by: element.count) {
+                    for (index, byte) in element.enumerated() { bytes[offset + index] = byte }
+                }
+            }
+        case .tensor(let tensor):
+            let stored = model.bundle.tensors[tensor]
+            guard stored.layout == .rowMajor, stored.length == bytes.count else {
+                throw Diagnostic(
+                    .malformedFunction, "the initial value of state `\(name)` has another size than the state",
+                    at: "function `\(descriptor.name)`", expected: "\(bytes.count) bytes",
+                    found: "\(stored.length) bytes")
+            }
+            bytes.copyMemory(
+                from: UnsafeRawBufferPointer(rebasing: model.weights[stored.offset..<stored.offset + stored.length]))
+        }
+        return array
+    }
+}
+
+extension FunctionProgram {
+    /// `function `decode`, layers.0.attn (model.py:42)`
+    func location(ofInstruction index: Int) -> String {
+        let source = function.instructions[index].source.flatMap {
+            model.sources.indices.contains($0) ? model.sources[$0] : nil
+        }
+        return "function `\(descriptor.name)`" + (source.map { ", \($0)" } ?? "")
+    }
+}

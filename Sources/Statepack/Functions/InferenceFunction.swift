@@ -1,0 +1,126 @@
+/// One entry point of a model, ready to run. Cheap to copy; copies share what was prepared.
+///
+///     var states = InferenceFunction.MutableViews()
+///     states.insert(&keyCache, for: "keyCache")
+///     var outputs = try await function.run(inputs: ["features": features], states: states)
+///     let logits = outputs.remove("logits")?.ndArray
+///
+/// Runs of one function may overlap, each with states of its own.
+public struct InferenceFunction: Sendable {
+    let program: FunctionProgram
+
+    public var descriptor: InferenceFunctionDescriptor { program.descriptor }
+
+    /// Runs the function once.
+    ///
+    /// Every state needs a view and is updated in place. Outputs with a view are written there; the others are
+    /// returned as new row-major arrays. Everything is checked before the first write, and a call that throws leaves
+    /// every state as it was. Inputs that are not row-major are copied.
+    ///
+    /// The work happens on a thread of the library, not on Swift's cooperative pool. A task that is cancelled before
+    /// the work begins throws `CancellationError`; once begun, a run goes to its end.
+    ///
+    /// Throws a ``StatepackError`` for one finding and a ``DiagnosticList`` for several.
+    public func run(
+        inputs: [String: NDArray], states: consuming MutableViews = MutableViews(),
+        outputViews: consuming MutableViews = MutableViews()
+    ) async throws -> Outputs {
+        let call = program.takeCall()
+        defer {
+            program.giveBack(call)
+            extendLifetime(states)
+            extendLifetime(outputViews)
+        }
+        try call.bind(ArgumentList(inputs), states: states.arguments, outputViews: outputViews.arguments)
+        try Task.checkCancellation()
+        await RunnerThreads.shared.perform(call)
+        return try call.finish()
+    }
+
+    /// Runs the function once with borrowed inputs; see ``run(inputs:states:outputViews:)``.
+    public func run(
+        inputs: borrowing Inputs, states: consuming MutableViews = MutableViews(),
+        outputViews: consuming MutableViews = MutableViews()
+    ) async throws -> Outputs {
+        let call = program.takeCall()
+        defer {
+            program.giveBack(call)
+            extendLifetime(states)
+            extendLifetime(outputViews)
+        }
+        try call.bind(inputs.arguments, states: states.arguments, outputViews: outputViews.arguments)
+        try Task.checkCancellation()
+        await RunnerThreads.shared.perform(call)
+        return try call.finish()
+    }
+
+    /// Runs the function once on the calling thread and returns when it is done.
+    ///
+    /// For programs without tasks: benchmarks, command lines, other languages. In a task it would block a thread of
+    /// the cooperative pool; use ``run(inputs:states:outputViews:)`` there.
+    public func runSynchronously(
+        inputs: [String: NDArray], states: consuming MutableViews = MutableViews(),
+        outputViews: consuming MutableViews = MutableViews()
+    ) throws -> Outputs {
+        let call = program.takeCall()
+        defer {
+            program.giveBack(call)
+            extendLifetime(states)
+            extendLifetime(outputViews)
+        }
+        try call.bind(ArgumentList(inputs), states: states.arguments, outputViews: outputViews.arguments)
+        call.execute()
+        return try call.finish()
+    }
+
+    /// Runs the function once on the calling thread with borrowed inputs.
+    public func runSynchronously(
+        inputs: borrowing Inputs, states: consuming MutableViews = MutableViews(),
+        outputViews: consuming MutableViews = MutableViews()
+    ) throws -> Outputs {
+        let call = program.takeCall()
+        defer {
+            program.giveBack(call)
+            extendLifetime(states)
+            extendLifetime(outputViews)
+        }
+        try call.bind(inputs.arguments, states: states.arguments, outputViews: outputViews.arguments)
+        call.execute()
+        return try call.finish()
+    }
+
+    /// A new array that holds the state's value before the first run, as the exported module had it.
+    ///
+    /// Throws `E0601` for an unknown name, and `E0616` when the state has a dynamic size.
+    public func initialValue(ofState stateName: String) throws -> NDArray {
+        try program.initialValue(ofState: stateName, shape: nil)
+    }
+
+    /// The initial value of a state whose dynamic sizes are those of `shape`.
+    ///
+    /// Throws `E0601` for an unknown name, and `E0604` when the shape does not fit the state's descriptor.
+    public func initialValue(ofState stateName: String, shape: [Int]) throws -> NDArray {
+        try program.initialValue(ofState: stateName, shape: shape)
+    }
+
+    /// The initial values of all states, by name: what one new sequence starts with.
+    ///
+    /// Throws `E0616` when a state has a dynamic size.
+    public func initialStates() throws -> [String: NDArray] {
+        var states: [String: NDArray] = [:]
+        for name in descriptor.stateNames { states[name] = try initialValue(ofState: name) }
+        return states
+    }
+}
+
+extension ArgumentList {
+    /// Inputs of a dictionary, kept alive by the list.
+    init(_ arrays: [String: NDArray]) {
+        self.init()
+        for (name, array) in arrays {
+            var argument = Argument(reading: array)
+            argument.name = name
+            append(argument)
+        }
+    }
+}

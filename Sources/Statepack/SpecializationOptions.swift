@@ -1,0 +1,38 @@
+/// How a model is prepared for this machine.
+public struct SpecializationOptions: Hashable, Sendable {
+    public static let `default` = SpecializationOptions()
+    /// The same as `default`: there is no other unit.
+    public static let cpuOnly = SpecializationOptions()
+
+    /// Threads that one run may use, the thread it runs on included. Nil: what affinity mask and control group allow.
+    public var threadCount: Int?
+
+    /// Verifies the checksum of every section when the file is opened: one pass over all of it.
+    public var verifyChecksums = false
+
+    /// Reads the file into memory instead of mapping it: for files that may change while the model is open.
+    public var copyWeights = false
+
+    /// Accepted for source compatibility. Every new shape costs little here and is remembered.
+    public var expectFrequentReshapes = false
+
+    public private(set) var preferredComputeUnitKind: ComputeUnitKind?
+
+    public var allowedComputeUnitKinds: Set<ComputeUnitKind> { [.cpu] }
+
+    public init(threadCount: Int? = nil, verifyChecksums: Bool = false) {
+        self.threadCount = threadCount
+        self.verifyChecksums = verifyChecksums
+    }
+
+    public init(preferredComputeUnitKind: ComputeUnitKind) {
+        self.preferredComputeUnitKind = preferredComputeUnitKind
+    }
+}
+
+/// What computes. On the platforms of this library that is the processor.
+public enum ComputeUnitKind: Hashable, Sendable {
+    case cpu
+
+    public static var availableKinds: Set<ComputeUnitKind> { [.cpu] }
+}
