@@ -1,0 +1,421 @@
+"""What torch.export says a program's inputs, outputs and states are, and every reason to refuse it.
+
+The signature is always read from `output_specs` in order: the convenience dictionaries are keyed by the
+producing node, so they lose a state when one value is stored into two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+
+from . import _codes as codes
+from .diagnostics import Diagnostic, ExportError
+from .scalar_types import describe
+from .sources import source_of
+
+MAXIMUM_NAME_LENGTH = 300
+
+
+@dataclass
+class StateEntry:
+    """One mutated buffer or input of one function."""
+
+    name: str
+    #: Qualified buffer name, or the name of the mutated input.
+    source_name: str
+    is_input: bool
+    named_by_author: bool
+    #: Placeholder node that holds the value when the function starts.
+    before: torch.fx.Node
+    #: Node that holds it when the function ends; `before` when the function only reads it.
+    after: torch.fx.Node
+
+
+@dataclass
+class Signature:
+    """The names that a function shows, each with its node."""
+
+    inputs: list[tuple[str, torch.fx.Node]] = field(default_factory=list)
+    outputs: list[tuple[str, torch.fx.Node]] = field(default_factory=list)
+    states: list[StateEntry] = field(default_factory=list)
+    #: Parameters, constants and buffers that nothing writes: qualified name -> placeholder.
+    constants: list[tuple[str, torch.fx.Node]] = field(default_factory=list)
+    #: For each flat user input in call order: ("input" or "state", name), or ("none", "") for an absent one.
+    call_order: list[tuple[str, str]] = field(default_factory=list)
+    #: For each flat user output in call order: its name, or None for a returned None.
+    return_order: list[str | None] = field(default_factory=list)
+
+
+def tensor_of(exported: ExportedProgram, target: str) -> torch.Tensor:
+    """The parameter, buffer or constant of that qualified name."""
+    if target in exported.state_dict:
+        return exported.state_dict[target]
+    value = exported.constants[target]
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(target)
+    return value
+
+
+def read_signature(
+    exported: ExportedProgram,
+    *,
+    function: str,
+    input_names: Sequence[str] | None,
+    state_names: Sequence[str] | Mapping[str, str] | None,
+    output_names: Sequence[str] | None,
+) -> Signature:
+    """Reads a decomposed program's signature and gives everything its name.
+
+    Throws `ExportError` with all findings about the signature at once.
+    """
+    where = f"function `{function}`"
+    findings: list[Diagnostic] = []
+    nodes = {node.name: node for node in exported.graph.nodes}
+    placeholders: dict[str, torch.fx.Node] = {}
+    inputs: list[torch.fx.Node | None] = []
+    result = Signature()
+
+    written: dict[tuple[bool, str], torch.fx.Node] = {}
+    outputs: list[torch.fx.Node | None] = []
+    for output in exported.graph_signature.output_specs:
+        if output.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
+            written[(output.kind is OutputKind.USER_INPUT_MUTATION, str(output.target))] = nodes[output.arg.name]
+        elif output.kind is OutputKind.PARAMETER_MUTATION:
+            findings.append(
+                Diagnostic(
+                    codes.MUTATED_PARAMETER,
+                    f"parameter `{output.target}` is written by forward()",
+                    at(where, source_of(nodes[output.arg.name])),
+                    hint=f"make it a buffer: self.register_buffer({str(output.target).rpartition('.')[2]!r}, tensor)",
+                )
+            )
+        elif output.kind is OutputKind.USER_OUTPUT:
+            if isinstance(output.arg, TensorArgument):
+                outputs.append(nodes[output.arg.name])
+            elif isinstance(output.arg, ConstantArgument) and output.arg.value is None:
+                outputs.append(None)
+            else:
+                value = getattr(output.arg, "value", None)
+                findings.append(
+                    Diagnostic(
+                        codes.OUTPUT_NOT_TENSOR,
+                        f"output {len(outputs)} of forward() is not a tensor",
+                        where,
+                        expected="a tensor, or None for no output",
+                        found=repr(value) if value is not None else type(output.arg).__name__,
+                    )
+                )
+                outputs.append(None)
+        else:
+            findings.append(
+                Diagnostic(
+                    codes.UNSUPPORTED_OPERATOR,
+                    f"outputs of kind {output.kind.name} are not supported",
+                    where,
+                    hint="export for inference: no loss, no tokens",
+                )
+            )
+
+    buffers: list[tuple[str, torch.fx.Node]] = []
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT:
+            if isinstance(spec.arg, TensorArgument):
+                node = nodes[spec.arg.name]
+                placeholders[spec.arg.name] = node
+                inputs.append(node)
+            elif isinstance(spec.arg, ConstantArgument) and spec.arg.value is None:
+                inputs.append(None)
+            else:
+                value = getattr(spec.arg, "value", None)
+                findings.append(
+                    Diagnostic(
+                        codes.FROZEN_INPUT,
+                        f"argument `{spec.arg.name}` of forward() is not a tensor, so its value would be frozen",
+                        where,
+                        expected="a tensor",
+                        found=f"{value!r}" if value is not None else type(spec.arg).__name__,
+                        hint="fix the value in a wrapper module, or pass a tensor",
+                    )
+                )
+        elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            node = nodes[spec.arg.name]
+            target = str(spec.target)
+            if spec.kind is InputKind.BUFFER and (False, target) in written:
+                buffers.append((target, node))
+            else:
+                result.constants.append((target, node))
+        else:
+            findings.append(
+                Diagnostic(
+                    codes.UNSUPPORTED_OPERATOR,
+                    f"inputs of kind {spec.kind.name} are not supported",
+                    where,
+                    hint="pass tensors only",
+                )
+            )
+
+    # Registration order, whatever order the mutations are listed in.
+    found = [(False, target, node) for target, node in buffers]
+    found += [(True, node.name, node) for node in inputs if node is not None and (True, node.name) in written]
+    state_names_by_source = _state_names(found, state_names, where, findings)
+    for is_input, source_name, node in found:
+        name, named = state_names_by_source.get(source_name, (source_name, False))
+        result.states.append(StateEntry(name, source_name, is_input, named, node, written[(is_input, source_name)]))
+
+    plain = [node for node in inputs if node is not None and (True, node.name) not in written]
+    shown = _names("input", [node.name for node in plain], input_names, where, findings)
+    result.inputs = list(zip(shown, plain, strict=True))
+    returned = [node for node in outputs if node is not None]
+    defaults = ["output"] if len(returned) == 1 else [f"output_{index}" for index in range(len(returned))]
+    shown = _names("output", defaults, output_names, where, findings)
+    result.outputs = list(zip(shown, returned, strict=True))
+
+    by_node = {node: name for name, node in result.inputs}
+    states_by_node = {state.before: state.name for state in result.states}
+    for entry in inputs:
+        if entry is None:
+            result.call_order.append(("none", ""))
+        elif entry in by_node:
+            result.call_order.append(("input", by_node[entry]))
+        else:
+            result.call_order.append(("state", states_by_node[entry]))
+    names = iter(name for name, _ in result.outputs)
+    result.return_order = [None if node is None else next(names) for node in outputs]
+
+    _check_names(result, where, findings)
+    _check_state_types(result, where, findings)
+    _check_training(exported, result, where, findings)
+    if findings:
+        raise ExportError(findings)
+    return result
+
+
+def at(where: str, source: str | None) -> str:
+    return f"{where}, {source}" if source else where
+
+
+def _names(
+    what: str, defaults: list[str], given: Sequence[str] | None, where: str, findings: list[Diagnostic]
+) -> list[str]:
+    if given is None:
+        return defaults
+    if isinstance(given, str):
+        given = [given]
+    if len(given) != len(defaults):
+        findings.append(
+            Diagnostic(
+                codes.NAME_COUNT_MISMATCH,
+                f"{len(given)} {what}_names for {len(defaults)} {what}s",
+                where,
+                expected=f"{len(defaults)}: {', '.join(defaults) or 'none'}",
+                found=f"{len(given)}: {', '.join(map(str, given)) or 'none'}",
+                hint=f"give one name for each {what}, in this order",
+            )
+        )
+        return defaults
+    return list(given)
+
+
+def _state_names(
+    found: list[tuple[bool, str, torch.fx.Node]],
+    given: Sequence[str] | Mapping[str, str] | None,
+    where: str,
+    findings: list[Diagnostic],
+) -> dict[str, tuple[str, bool]]:
+    sources = [source for _, source, _ in found]
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        for key in given:
+            if key not in sources:
+                findings.append(
+                    Diagnostic(
+                        codes.UNKNOWN_BUFFER,
+                        f"state_names has a key `{key}` that is no state of the module",
+                        where,
+                        expected=", ".join(sources) or "no states: the module writes no buffer and no input",
+                        found=str(key),
+                        hint="use the qualified buffer name, as in module.named_buffers()",
+                    )
+                )
+        return {source: (given[source], True) for source in sources if source in given}
+    if isinstance(given, str):
+        given = [given]
+    if len(given) != len(sources):
+        findings.append(
+            Diagnostic(
+                codes.NAME_COUNT_MISMATCH,
+                f"{len(given)} state_names for {len(sources)} states",
+                where,
+                expected=f"{len(sources)}: {', '.join(sources) or 'none'}",
+                found=f"{len(given)}: {', '.join(map(str, given)) or 'none'}",
+                hint="give one name for each state, in this order, or a mapping from buffer to name",
+            )
+        )
+        return {}
+    return {source: (name, True) for source, name in zip(sources, given, strict=True)}
+
+
+def invalid_name_reason(name: object) -> str | None:
+    """Why a name cannot be used, or nothing."""
+    if not isinstance(name, str):
+        return f"{type(name).__name__} instead of str"
+    if not name:
+        return "empty"
+    if len(name) > MAXIMUM_NAME_LENGTH:
+        return f"{len(name)} characters"
+    if any(ord(c) < 0x20 or 0x7F <= ord(c) <= 0x9F or 0xD800 <= ord(c) <= 0xDFFF for c in name):
+        return "has a control character or half a surrogate pair"
+    return None
+
+
+def check_name(what: str, name: object, where: str) -> Diagnostic | None:
+    reason = invalid_name_reason(name)
+    if reason is None:
+        return None
+    return Diagnostic(
+        codes.INVALID_NAME,
+        f"{what} name {name!r:.80} cannot be used",
+        where,
+        expected=f"1 to {MAXIMUM_NAME_LENGTH} visible characters",
+        found=reason,
+    )
+
+
+def _check_names(signature: Signature, where: str, findings: list[Diagnostic]) -> None:
+    groups = {
+        "input": [name for name, _ in signature.inputs],
+        "output": [name for name, _ in signature.outputs],
+        "state": [state.name for state in signature.states],
+    }
+    for what, names in groups.items():
+        for index, name in enumerate(names):
+            problem = check_name(what, name, where)
+            if problem:
+                findings.append(problem)
+            elif name in names[:index]:
+                findings.append(
+                    Diagnostic(
+                        codes.DUPLICATE_NAME,
+                        f"{what} name `{name}` is given twice",
+                        where,
+                        expected=f"{len(names)} different names",
+                        found=", ".join(map(str, names)),
+                    )
+                )
+    for what in ("input", "output"):
+        for state in signature.states:
+            if state.name in groups[what]:
+                findings.append(
+                    Diagnostic(
+                        codes.STATE_NAME_TAKEN,
+                        f"state `{state.name}` has the name of an {what}",
+                        where,
+                        expected=f"a name other than the {what}s' {', '.join(groups[what])}",
+                        found=f"{state.name}, for buffer {state.source_name}",
+                        hint=f"name it in state_names, for instance {{{state.source_name!r}: {state.name + 'State'!r}}}",
+                    )
+                )
+
+
+def _check_state_types(signature: Signature, where: str, findings: list[Diagnostic]) -> None:
+    for state in signature.states:
+        before, after = state.before.meta["val"], state.after.meta["val"]
+        if before.dtype != after.dtype or not _same_shape(before.shape, after.shape):
+            findings.append(
+                Diagnostic(
+                    codes.STATE_TYPE_CHANGED,
+                    f"the update of state `{state.source_name}` changes its "
+                    + ("scalar type" if before.dtype != after.dtype else "shape"),
+                    at(where, source_of(state.after)),
+                    expected=describe(before.dtype, before.shape),
+                    found=describe(after.dtype, after.shape),
+                    hint="keep one capacity and write rows into it"
+                    if before.dtype == after.dtype
+                    else f"convert the new value: value.to({before.dtype})",
+                )
+            )
+
+
+def _same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    # Compared as text: comparing SymInts would add guards.
+    return [str(size) for size in a] == [str(size) for size in b]
+
+
+def _check_training(exported: ExportedProgram, signature: Signature, where: str, findings: list[Diagnostic]) -> None:
+    """torch's own layers write buffers in training mode only; an author's layers do so on purpose."""
+    owners: dict[str, str] = {}
+    for node in exported.graph.nodes:
+        for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+            owners[path] = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+    trained = [
+        (state.source_name, owners[state.source_name.rpartition(".")[0]])
+        for state in signature.states
+        if owners.get(state.source_name.rpartition(".")[0], "").startswith("torch.nn.")
+    ]
+    if trained:
+        findings.append(
+            Diagnostic(
+                codes.TRAINING_MODE,
+                f"training mode makes {len(trained)} buffers of torch's own layers states: "
+                + ", ".join(f"`{name}`" for name, _ in trained),
+                where,
+                expected="module.eval()",
+                found=", ".join(sorted({kind.rpartition(".")[2] for _, kind in trained})) + " in training mode",
+                hint="call module.eval() before exporting",
+            )
+        )
+
+
+_ASSIGNMENT = re.compile(r"^\w+\.([A-Za-z_][\w.]*)\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)")
+
+
+def find_lost_assignments(exported: ExportedProgram, function: str) -> list[Diagnostic]:
+    """Assignments to a buffer or tensor attribute that the program does not carry.
+
+    A strict export drops `self.c = self.c + x` without a word, and both kinds drop it when `c` is a plain
+    attribute. What is left is the source line of the nodes it computed.
+    """
+    kinds = {
+        str(spec.target): spec.kind
+        for spec in exported.graph_signature.input_specs
+        if spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+    }
+    written = {
+        str(spec.target)
+        for spec in exported.graph_signature.output_specs
+        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+    }
+    findings: dict[str, Diagnostic] = {}
+    for node in exported.graph.nodes:
+        for line in (node.meta.get("stack_trace") or "").split("\n"):
+            for statement in line.split(";"):
+                match = _ASSIGNMENT.match(statement.strip())
+                if match is None:
+                    continue
+                for path, _ in (node.meta.get("nn_module_stack") or {}).values():
+                    target = f"{path}.{match.group(1)}".removeprefix(".")
+                    if target not in kinds or target in written or target in findings:
+                        continue
+                    is_buffer = kinds[target] is InputKind.BUFFER
+                    name = target.rpartition(".")[2]
+                    findings[target] = Diagnostic(
+                        codes.MUTATION_LOST if is_buffer else codes.MUTATED_CONSTANT,
+                        f"buffer `{target}` is assigned by forward(), but the exported program does not write it"
+                        if is_buffer
+                        else f"`{target}` is assigned by forward(), but it is not a registered buffer",
+                        at(f"function `{function}`", source_of(node)),
+                        expected="a buffer mutation in the export's signature",
+                        found=statement.strip(),
+                        hint=f"export with strict=False, or write in place: self.{name}.copy_(value)"
+                        if is_buffer
+                        else f"register it: self.register_buffer({name!r}, tensor, persistent=False)",
+                    )
+    return list(findings.values())
