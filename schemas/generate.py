@@ -13,7 +13,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-GENERATORS = ["errors", "kernel_signatures", "operators", "program_schema", "python_operators"]
+GENERATORS = ["errors", "kernel_signatures", "kernels", "operators", "program_schema", "python_operators"]
 
 
 def main() -> int:

@@ -42,6 +42,7 @@ extension KernelSignature {
         KernelSignature("logical_not", operands: [.required("a")], family: .unary),
         KernelSignature("where", operands: [.required("condition"), .required("a"), .required("b")]),
         KernelSignature("copy", operands: [.required("a")]),
+        KernelSignature("write", operands: [.required("source")], ints: ["write_back"]),
         KernelSignature("fill", operands: [.required("value")]),
         KernelSignature("arange", operands: [.required("start"), .required("step")]),
         KernelSignature("sum", operands: [.required("a")], ints: ["axes_mask", "keep"]),

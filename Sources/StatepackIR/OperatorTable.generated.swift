@@ -484,6 +484,7 @@ extension OperatorTable {
         KernelRow(name: "logical_not", scalarTypes: [.bool], rule: CoreRules.unary),
         KernelRow(name: "where", scalarTypes: [.float32, .int32, .int64, .bool], rule: CoreRules.selection),
         KernelRow(name: "copy", scalarTypes: [.float32, .int32, .int64, .bool], rule: CoreRules.copy),
+        KernelRow(name: "write", scalarTypes: [.float32, .int32, .int64, .bool], rule: CoreRules.write),
         KernelRow(name: "fill", scalarTypes: [.float32, .int32, .int64, .bool], rule: CoreRules.fill),
         KernelRow(name: "arange", scalarTypes: [.float32, .int32, .int64], rule: CoreRules.arange),
         KernelRow(name: "sum", scalarTypes: [.float32, .int32, .int64], rule: CoreRules.reduction),

@@ -152,7 +152,8 @@ const char *sp_isa_name(sp_isa isa);
 // Bytes of an [n, k] float32 matrix in SP_PANEL_16.
 size_t sp_panel_bytes(int64_t n, int64_t k);
 // Packs rows first_row..<first_row+rows (first_row a multiple of 16) of a row-major [n, k] matrix whose
-// row first_row starts at `source`, into the panels that hold them. Padding rows are zero.
+// row first_row starts at `source`, into the panels that hold them: `panels` is where the first of those starts.
+// Padding rows are zero.
 void sp_panel_pack(const float *source, int64_t n, int64_t k, int64_t first_row, int64_t rows, float *panels);
 
 // CRC-32C (Castagnoli) of bytes, continuing from `seed` (0 to start). Hardware where the processor has it.

@@ -1,0 +1,229 @@
+// out [..., N] = a [..., K] x weight [N, K] transposed + bias [N].
+//
+// Few rows are bound by memory: a chunk takes the same panel from several equal stripes of the matrix, so that
+// several streams of weights run at once. Many rows are bound by arithmetic: a chunk is a block of rows times a
+// group of panels small enough for the second cache. Both use the same tile, so one row's result is the same
+// whatever stands beside it.
+#include "../tile.h"
+
+// Rows of a chunk when there are many, and its panels.
+enum { BLOCK_ROWS = 96, BLOCK_PANELS = 6 };
+// Matrices smaller than this stay on the caller's thread.
+enum { SMALL_BYTES = 65536 };
+
+// The rows of a tensor: its leading axes seen as one, when they are evenly spaced and the last one is dense.
+static bool as_rows(const sp_tensor *t, int64_t *row_stride) {
+  sp_walk walk;
+  sp_walk_start(&walk, t->rank - 1, t->shape);
+  if (walk.elements == 0) return false;
+  sp_walk_add(&walk, t->data, 4, t->strides);
+  sp_walk_merge(&walk);
+  if (walk.rank > 1 || (t->shape[t->rank - 1] > 1 && t->strides[t->rank - 1] != 1)) return false;
+  *row_stride = walk.rank == 1 ? walk.strides[0][0] : t->shape[t->rank - 1];
+  return true;
+}
+
+const char *sp_linear_check(const sp_call *call) {
+  const sp_tensor *a = call->operands[0], *weight = call->operands[1], *bias = call->operands[2];
+  const sp_tensor *out = call->results[0];
+  if (weight->scalar_type != SP_FLOAT32 || out->scalar_type != SP_FLOAT32) return "operands and result must be float32";
+  if (weight->rank != 2) return "weight is not a matrix";
+  if (a->rank < 1 || out->rank != a->rank) return "operand and result have different ranks";
+  for (int32_t i = 0; i < a->rank - 1; i++)
+    if (a->shape[i] != out->shape[i]) return "the result has the wrong shape";
+  if (a->shape[a->rank - 1] != weight->shape[1]) return "the inner axes differ";
+  if (out->shape[out->rank - 1] != weight->shape[0]) return "the result has the wrong shape";
+  if (bias && (bias->scalar_type != SP_FLOAT32 || bias->rank != 1 || bias->shape[0] != weight->shape[0]))
+    return "bias has the wrong shape or type";
+  return NULL;
+}
+
+// What a call needs besides its operands: dense copies of a and out where their rows are not evenly spaced, and
+// room for one panel per thread where the weight is not packed.
+typedef struct layout {
+  int64_t rows, n, k;
+  size_t a_copy, out_copy, panel;
+  int64_t a_row, out_row;
+} layout;
+
+static size_t rounded(int64_t floats) { return ((size_t)floats * 4 + 63) & ~(size_t)63; }
+
+static layout layout_of(const sp_call *call) {
+  const sp_tensor *a = call->operands[0], *weight = call->operands[1], *out = call->results[0];
+  layout l = {.n = weight->shape[0], .k = weight->shape[1], .rows = 1};
+  for (int32_t i = 0; i < a->rank - 1; i++) l.rows *= a->shape[i];
+  if (!as_rows(a, &l.a_row)) {
+    l.a_row = l.k;
+    l.a_copy = rounded(l.rows * l.k);
+  }
+  if (!as_rows(out, &l.out_row)) {
+    l.out_row = l.n;
+    l.out_copy = rounded(l.rows * l.n);
+  }
+  if (weight->layout == SP_ROW_MAJOR) l.panel = rounded(l.k * 16);
+  return l;
+}
+
+size_t sp_linear_scratch(const sp_call *call, unsigned threads) {
+  const layout l = layout_of(call);
+  return l.a_copy + l.out_copy + l.panel * threads;
+}
+
+typedef struct linear_job {
+  const sp_tiler *tiler;
+  const float *a, *weight, *bias;
+  float *out;
+  int64_t rows, n, k, a_row, out_row;
+  int64_t panels, stripes, groups;  // few rows
+  int64_t panel_groups;             // many rows
+  const sp_tensor *row_major;
+  sp_slots slots;
+} linear_job;
+
+static void add_bias(const linear_job *job, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  if (!job->bias) return;
+  for (int64_t r = row; r < row + rows; r++) {
+    float *out = job->out + r * job->out_row;
+    for (int64_t i = column; i < column + columns; i++) out[i] += job->bias[i];
+  }
+}
+
+// Rows row..<row+rows times panels panel, panel + panel_step, ... (`count` of them, the first at `w`); at most what
+// the tiler takes at once. Only the last panel of a matrix can be incomplete.
+static void tile(const linear_job *job, int64_t row, int64_t rows, int64_t panel, int64_t panel_step, int64_t count,
+                 const float *w) {
+  sp_tile t = {.rows = (int)rows,
+               .panels = (int)count,
+               .k = job->k,
+               .a = job->a + row * job->a_row,
+               .a_row = job->a_row,
+               .w = w,
+               .w_step = 16,
+               .w_panel = panel_step * 16 * job->k,
+               .out = job->out + row * job->out_row + panel * 16,
+               .out_row = job->out_row,
+               .out_panel = panel_step * 16};
+  const int64_t last = panel + (count - 1) * panel_step, tail = job->n - last * 16;
+  if (tail < 16) {
+    t.panels--;
+    if (t.panels > 0) job->tiler->run(&t);
+    float sums[16 * 16];
+    t.panels = 1;
+    t.w = w + (count - 1) * t.w_panel;
+    t.out = sums;
+    t.out_row = 16;
+    job->tiler->run(&t);
+    for (int64_t r = 0; r < rows; r++)
+      memcpy(job->out + (row + r) * job->out_row + last * 16, sums + r * 16, (size_t)tail * 4);
+  } else {
+    job->tiler->run(&t);
+  }
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t at = (panel + i * panel_step) * 16;
+    add_bias(job, row, rows, at, sp_min(16, job->n - at));
+  }
+}
+
+static void few_rows_chunk(void *context, size_t chunk) {
+  const linear_job *job = context;
+  const int64_t panel = (int64_t)chunk;
+  const int64_t count = sp_min(job->stripes, sp_ceil_div(job->panels - panel, job->groups));
+  tile(job, 0, job->rows, panel, job->groups, count, job->weight + panel * 16 * job->k);
+}
+
+static void many_rows_chunk(void *context, size_t chunk) {
+  const linear_job *job = context;
+  const int64_t first_row = (int64_t)chunk / job->panel_groups * BLOCK_ROWS;
+  const int64_t last_row = sp_min(job->rows, first_row + BLOCK_ROWS);
+  const int64_t first_panel = (int64_t)chunk % job->panel_groups * BLOCK_PANELS;
+  const int64_t last_panel = sp_min(job->panels, first_panel + BLOCK_PANELS);
+  const int64_t step = job->tiler->panels[job->tiler->rows];
+  for (int64_t panel = first_panel; panel < last_panel; panel += step)
+    for (int64_t row = first_row; row < last_row; row += job->tiler->rows)
+      tile(job, row, sp_min(job->tiler->rows, last_row - row), panel, 1, sp_min(step, last_panel - panel),
+           job->weight + panel * 16 * job->k);
+}
+
+// One panel, packed into this thread's room first.
+static void row_major_chunk(void *context, size_t chunk) {
+  linear_job *job = context;
+  const int64_t panel = (int64_t)chunk, first = panel * 16, rows = sp_min(16, job->n - first);
+  const sp_tensor *w = job->row_major;
+  unsigned slot;
+  float *packed = sp_slot_take(&job->slots, &slot);
+  for (int64_t r = 0; r < 16; r++) {
+    const float *from = (const float *)w->data + (first + r) * w->strides[0];
+    for (int64_t k = 0; k < job->k; k++) packed[k * 16 + r] = r < rows ? from[k * w->strides[1]] : 0.0f;
+  }
+  for (int64_t row = 0; row < job->rows; row += job->tiler->rows)
+    tile(job, row, sp_min(job->tiler->rows, job->rows - row), panel, 1, 1, packed);
+  sp_slot_give(&job->slots, slot);
+}
+
+bool sp_linear_run(const sp_call *call, sp_run *run) {
+  const sp_tensor *a = call->operands[0], *weight = call->operands[1], *bias = call->operands[2];
+  const sp_tensor *out = call->results[0];
+  const layout l = layout_of(call);
+  if (l.rows == 0 || l.n == 0) return true;
+  char *scratch = call->scratch;
+  linear_job job = {.tiler = sp_tiler_in_use(),
+                    .a = a->data,
+                    .weight = weight->data,
+                    .out = out->data,
+                    .rows = l.rows,
+                    .n = l.n,
+                    .k = l.k,
+                    .a_row = l.a_row,
+                    .out_row = l.out_row,
+                    .panels = sp_ceil_div(l.n, 16)};
+  if (l.a_copy) {
+    int64_t strides[SP_MAX_RANK];
+    int64_t step = 1;
+    for (int32_t i = a->rank - 1; i >= 0; i--) {
+      strides[i] = step;
+      step *= a->shape[i];
+    }
+    sp_copy_strided(a->rank, a->shape, 4, scratch, strides, a->data, a->strides, run->pool);
+    job.a = (const float *)(const void *)scratch;
+    scratch += l.a_copy;
+  }
+  if (l.out_copy) {
+    job.out = (float *)(void *)scratch;
+    scratch += l.out_copy;
+  }
+  // A strided bias is rare and small: it is added at the end instead of by every chunk.
+  if (bias && (bias->strides[0] == 1 || l.n == 1)) job.bias = bias->data;
+  sp_pool *const pool = l.k * job.panels * 64 < SMALL_BYTES && l.rows < 16 ? NULL : run->pool;
+  if (weight->layout == SP_ROW_MAJOR) {
+    job.row_major = weight;
+    job.slots.base = scratch;
+    job.slots.stride = l.panel;
+    sp_parallel_for(pool, (size_t)job.panels, row_major_chunk, &job);
+  } else if (l.rows <= job.tiler->rows && l.rows <= 8) {
+    // As many stripes as fit, but enough chunks to share out.
+    job.stripes = job.tiler->panels[l.rows];
+    while (job.stripes > 1 && sp_ceil_div(job.panels, job.stripes) < 12) job.stripes--;
+    job.groups = sp_ceil_div(job.panels, job.stripes);
+    sp_parallel_for(pool, (size_t)job.groups, few_rows_chunk, &job);
+  } else {
+    job.panel_groups = sp_ceil_div(job.panels, BLOCK_PANELS);
+    const int64_t blocks = sp_ceil_div(l.rows, BLOCK_ROWS);
+    sp_parallel_for(pool, (size_t)(blocks * job.panel_groups), many_rows_chunk, &job);
+  }
+  if (bias && !job.bias) {
+    const float *values = bias->data;
+    for (int64_t r = 0; r < l.rows; r++)
+      for (int64_t i = 0; i < l.n; i++) job.out[r * job.out_row + i] += values[i * bias->strides[0]];
+  }
+  if (l.out_copy) {
+    sp_tensor dense = *out;
+    dense.data = job.out;
+    int64_t step = 1;
+    for (int32_t i = out->rank - 1; i >= 0; i--) {
+      dense.strides[i] = step;
+      step *= out->shape[i];
+    }
+    sp_copy_view(out, &dense, run->pool);
+  }
+  return true;
+}

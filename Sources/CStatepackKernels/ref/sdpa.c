@@ -1,0 +1,104 @@
+#include "../sdpa.h"
+
+sp_attention sp_attention_of(const sp_call *call) {
+  sp_attention t = {.query = call->operands[0],
+                    .key = call->operands[1],
+                    .value = call->operands[2],
+                    .mask = call->operands[3],
+                    .out = call->results[0],
+                    .causal = call->ints[0] != 0,
+                    .groups = call->ints[1],
+                    .scale = (float)call->floats[0]};
+  t.batch = t.query->shape[0];
+  t.heads = t.query->shape[1];
+  t.queries = t.query->shape[2];
+  t.d = t.query->shape[3];
+  t.keys = t.key->shape[2];
+  t.e = t.value->shape[3];
+  if (t.mask) sp_broadcast_strides(t.mask, 4, t.mask_strides);
+  return t;
+}
+
+const char *sp_sdpa_check(const sp_call *call) {
+  const sp_tensor *query = call->operands[0], *key = call->operands[1], *value = call->operands[2];
+  const sp_tensor *mask = call->operands[3], *out = call->results[0];
+  const int64_t causal = call->ints[0], groups = call->ints[1];
+  if (causal != 0 && causal != 1) return "causal is neither 0 nor 1";
+  if (query->rank != 4 || key->rank != 4 || value->rank != 4 || out->rank != 4)
+    return "query, key, value and result must have four axes";
+  if (key->scalar_type != SP_FLOAT32 || value->scalar_type != SP_FLOAT32 || out->scalar_type != SP_FLOAT32)
+    return "query, key, value and result must be float32";
+  const int64_t heads = query->shape[1];
+  if (groups < 1 || heads % groups != 0) return "groups does not divide the number of heads";
+  if (key->shape[0] != query->shape[0] || value->shape[0] != query->shape[0]) return "batch sizes differ";
+  if (key->shape[1] != heads / groups || value->shape[1] != heads / groups)
+    return "key and value have the wrong number of heads";
+  if (value->shape[2] != key->shape[2]) return "key and value have different lengths";
+  if (key->shape[3] != query->shape[3]) return "query and key have different widths";
+  if (out->shape[0] != query->shape[0] || out->shape[1] != heads || out->shape[2] != query->shape[2] ||
+      out->shape[3] != value->shape[3])
+    return "the result has the wrong shape";
+  if (mask) {
+    if (mask->scalar_type != SP_BOOL && mask->scalar_type != SP_FLOAT32) return "mask is neither bool nor float32";
+    const int64_t shape[4] = {query->shape[0], heads, query->shape[2], key->shape[2]};
+    if (!sp_broadcasts(mask, 4, shape)) return "mask does not broadcast to [batch, heads, queries, keys]";
+  }
+  int64_t scores;
+  if (__builtin_mul_overflow(query->shape[2], key->shape[2], &scores) || scores > SP_MAX_ELEMENTS)
+    return "there are too many pairs of query and key";
+  return NULL;
+}
+
+size_t sp_sdpa_scratch(const sp_call *call, unsigned threads) {
+  (void)call;
+  (void)threads;
+  return 0;
+}
+
+// One query of one head per chunk: an online softmax, key by key. Excluded keys are not read.
+static void row_chunk(void *context, size_t chunk) {
+  const sp_attention *t = context;
+  const int64_t i = (int64_t)chunk % t->queries, bh = (int64_t)chunk / t->queries;
+  const int64_t b = bh / t->heads, h = bh % t->heads, kv = h / t->groups;
+  const int64_t *qs = t->query->strides, *ks = t->key->strides, *vs = t->value->strides, *os = t->out->strides;
+  const float *q = (const float *)t->query->data + b * qs[0] + h * qs[1] + i * qs[2];
+  float *out = (float *)t->out->data + b * os[0] + h * os[1] + i * os[2];
+  for (int64_t c = 0; c < t->e; c++) out[c * os[3]] = 0.0f;
+  float largest = -INFINITY;
+  double sum = 0;
+  for (int64_t j = 0; j < t->keys; j++) {
+    float added;
+    if (!sp_attends(t, b, h, i, j, &added)) continue;
+    const float *k = (const float *)t->key->data + b * ks[0] + kv * ks[1] + j * ks[2];
+    const float *v = (const float *)t->value->data + b * vs[0] + kv * vs[1] + j * vs[2];
+    double dot = 0;
+    for (int64_t c = 0; c < t->d; c++) dot += (double)q[c * qs[3]] * (double)k[c * ks[3]];
+    const float score = (float)dot * t->scale + added;
+    if (score == -INFINITY) continue;  // weighs nothing, and would give inf - inf as the first
+    if (score > largest) {
+      const float shrink = largest == -INFINITY ? 0.0f : expf(largest - score);
+      largest = score;
+      sum *= (double)shrink;
+      for (int64_t c = 0; c < t->e; c++) out[c * os[3]] *= shrink;
+    }
+    const float weight = expf(score - largest);
+    sum += (double)weight;
+    for (int64_t c = 0; c < t->e; c++) out[c * os[3]] += weight * v[c * vs[3]];
+  }
+  const float scale = sum == 0 ? 0.0f : (float)(1.0 / sum);
+  for (int64_t c = 0; c < t->e; c++) out[c * os[3]] *= scale;
+}
+
+bool sp_sdpa_run(const sp_call *call, sp_run *run) {
+  sp_attention t = sp_attention_of(call);
+  if (t.batch * t.heads * t.queries == 0) return true;
+  for (int64_t b = 0; b < t.batch; b++)
+    for (int64_t kv = 0; kv < t.heads / t.groups; kv++)
+      for (int64_t i = 0; i < t.queries; i++)
+        for (int64_t j = 0; j < t.keys; j++) {
+          float added;
+          run->statistics.attention_rows += sp_attends(&t, b, kv * t.groups, i, j, &added);
+        }
+  sp_parallel_for(run->pool, (size_t)(t.batch * t.heads * t.queries), row_chunk, &t);
+  return true;
+}
