@@ -30,8 +30,11 @@ internal import StatepackBundle
 
 extension Program {
     /// The text form. Takes time proportional to its length.
-    package func text() -> String {
-        ProgramPrinter(self).text()
+    ///
+    /// Inline data of more than `dataLimit` bytes is left out (`elided 24576`, which reads as zeros): what
+    /// `--dump-ir-after` does with 64, for people.
+    package func text(dataLimit: Int = .max) -> String {
+        ProgramPrinter(self, dataLimit: dataLimit).text()
     }
 
     /// Reads the text form. Throws `ProgramTextError`. Names are resolved, nothing else is verified.
@@ -149,8 +152,10 @@ private func hexadecimal(_ bytes: [UInt8]) -> String {
 private struct ProgramPrinter {
     let program: Program
     let symbolNames: [String]
+    let dataLimit: Int
 
-    init(_ program: Program) {
+    init(_ program: Program, dataLimit: Int) {
+        self.dataLimit = dataLimit
         self.program = program.renumbered()
         symbolNames = program.symbols.map { isPlainName($0.name) ? $0.name : "`\($0.name)`" }
     }
@@ -172,6 +177,7 @@ private struct ProgramPrinter {
             let shape = tensor.shape.map { "\($0)" }.joined(separator: ", ")
             var line = "tensor \(quoted(tensor.name)) \(tensor.scalarType)[\(shape)] "
             switch tensor.data {
+            case .inline(let bytes) where bytes.count > dataLimit: line += "elided \(bytes.count)"
             case .inline(let bytes): line += "inline \(hexadecimal(bytes))"
             case .weightsFile(let name): line += "weights \(quoted(name))"
             }
@@ -577,6 +583,8 @@ private struct ProgramParser {
         let data: Program.TensorData
         if take(word: "inline") {
             data = .inline(try bytes())
+        } else if take(word: "elided") {
+            data = .inline(Array(repeating: 0, count: try integer()))
         } else {
             try expect(word: "weights")
             data = .weightsFile(name: try text())

@@ -1,0 +1,260 @@
+internal import CProtobufC
+@preconcurrency internal import CStatepackSchema
+internal import StatepackBundle
+package import StatepackDiagnostics
+package import StatepackIR
+
+#if canImport(Darwin)
+    internal import Darwin
+#elseif canImport(Musl)
+    internal import Musl
+#else
+    internal import Glibc
+#endif
+
+/// Where the bytes of stored tensors are read.
+package protocol TensorSource: Sendable {
+    /// Row-major little-endian elements, valid during the call.
+    func withBytes<R>(of tensor: Program.StoredTensor, _ body: (UnsafeRawBufferPointer) throws -> R) throws -> R
+}
+
+/// Inline tensors, and those of the weights file, mapped.
+package struct ImportedWeights: TensorSource {
+    let file: Safetensors?
+
+    package init(file: Safetensors? = nil) { self.file = file }
+
+    package func withBytes<R>(
+        of tensor: Program.StoredTensor, _ body: (UnsafeRawBufferPointer) throws -> R
+    ) throws -> R {
+        switch tensor.data {
+        case .inline(let bytes): return try bytes.withUnsafeBytes(body)
+        case .weightsFile(let name):
+            // importProgram has looked every name up; a program from elsewhere has no file.
+            guard let file, let entry = file[name] else {
+                throw DiagnosticList([
+                    Diagnostic(.weightsMismatch, "a tensor is not in the weights file", found: "`\(name)`")
+                ])
+            }
+            return try file.withBytes(of: entry, body)
+        }
+    }
+}
+
+/// What an exported.pb holds.
+package struct ImportedProgram: Sendable {
+    /// Verified against the format (indices, names, sizes, bytes), not yet by the operators' rules: `Verifier` does that.
+    package var program: Program
+    package var weights: ImportedWeights
+    package var recording: Recording?
+    /// The recording's bytes as they stand in the file, for the bundle; empty when there is none.
+    package var recordingBytes: [UInt8]
+}
+
+/// Reads an exported program and, beside it, its weights.
+///
+/// Reads the program once and hashes the weights file once unless told not to (half a second a gigabyte).
+/// Throws a `DiagnosticList` of E01 codes; every fault of the program is in it, up to a hundred.
+package func importProgram(
+    at path: String, verifyingWeights: Bool = true
+) throws(DiagnosticList) -> ImportedProgram {
+    let file = try MappedFile(path: path)
+    let parts = try ExportedFileReader.parts(of: file.bytes, path: path)
+    var (program, weightsFile) = try ProgramConversion.program(parts.program, path: path)
+    program.digest = SHA256Digest.of(parts.program)
+    var weights = ImportedWeights()
+    if let weightsFile {
+        let folder = path.lastIndex(of: "/").map { String(path[...$0]) } ?? ""
+        weights = try open(weightsFile, path: folder + weightsFile.name, program, verifying: verifyingWeights)
+    }
+    var recording: Recording?
+    if let bytes = parts.recording { recording = try Recording(serialized: bytes, path: path) }
+    return ImportedProgram(
+        program: program, weights: weights, recording: recording,
+        recordingBytes: parts.recording.map { Array($0) } ?? [])
+}
+
+struct WeightsFile {
+    var name: String
+    var length: UInt64
+    var digest: [UInt8]
+}
+
+private func open(
+    _ declared: WeightsFile, path: String, _ program: Program, verifying: Bool
+) throws(DiagnosticList) -> ImportedWeights {
+    let file = try MappedFile(path: path)
+    guard file.bytes.count == declared.length else {
+        let code: Diagnostic.Code = file.bytes.count < declared.length ? .truncatedFile : .weightsMismatch
+        throw DiagnosticList([
+            Diagnostic(
+                code, "the weights file does not have the length that the program declares", at: path,
+                expected: "\(declared.length) bytes", found: "\(file.bytes.count) bytes")
+        ])
+    }
+    let weights = try Safetensors(file: file, path: path)
+    if verifying {
+        let digest = SHA256Digest.of(file.bytes)
+        guard digest == declared.digest else {
+            throw DiagnosticList([
+                Diagnostic(
+                    .weightsMismatch, "the weights file does not have the SHA-256 that the program declares", at: path,
+                    expected: hexadecimal(declared.digest), found: hexadecimal(digest))
+            ])
+        }
+    }
+    var findings: [Diagnostic] = []
+    for tensor in program.tensors {
+        guard case .weightsFile(let name) = tensor.data else { continue }
+        guard let entry = weights[name] else {
+            findings.append(
+                Diagnostic(.weightsMismatch, "a tensor is not in the weights file", at: path, expected: "`\(name)`"))
+            continue
+        }
+        if entry.scalarType != tensor.scalarType || entry.shape != tensor.shape {
+            findings.append(
+                Diagnostic(
+                    .weightsMismatch, "tensor `\(name)` differs between program and weights file", at: path,
+                    expected: "\(tensor.scalarType)\(tensor.shape)", found: "\(entry.scalarType)\(entry.shape)"))
+        }
+    }
+    if !findings.isEmpty { throw DiagnosticList(findings) }
+    return ImportedWeights(file: weights)
+}
+
+func hexadecimal(_ bytes: [UInt8]) -> String {
+    bytes.map { byte in
+        let digits = String(byte, radix: 16)
+        return digits.count == 1 ? "0" + digits : digits
+    }.joined()
+}
+
+// MARK: The frame
+
+/// The outer message of exported.pb: its two fixed-width fields, then program and recording.
+enum ExportedFileReader {
+    /// Tag and eight bytes, twice.
+    static let frameLength = 18
+    /// Weights over 1 MiB are in a file of their own and recordings end at 4 MB: an honest file is far smaller.
+    static let maximumLength = 256 << 20
+
+    struct Parts {
+        var program: UnsafeRawBufferPointer
+        var recording: UnsafeRawBufferPointer?
+    }
+
+    static func parts(of bytes: UnsafeRawBufferPointer, path: String) throws(DiagnosticList) -> Parts {
+        func refuse(
+            _ code: Diagnostic.Code, _ message: String, expected: String? = nil, found: String? = nil
+        ) -> DiagnosticList {
+            DiagnosticList([Diagnostic(code, message, at: path, expected: expected, found: found)])
+        }
+        let tags: [(offset: Int, byte: UInt8)] = [(0, 0x09), (9, 0x11)]
+        for tag in tags where tag.offset < bytes.count && bytes[tag.offset] != tag.byte {
+            throw refuse(
+                .notAnExportedProgram, "the file does not start as an exported program",
+                expected: "byte \(hexadecimal([tag.byte])) at offset \(tag.offset)",
+                found: hexadecimal([bytes[tag.offset]]))
+        }
+        guard bytes.count >= frameLength else {
+            throw refuse(
+                .truncatedFile, "the file is cut inside its first fields", expected: "\(frameLength) bytes or more",
+                found: "\(bytes.count) bytes")
+        }
+        let length = UInt64(littleEndian: bytes.loadUnaligned(fromByteOffset: 1, as: UInt64.self))
+        let digest = UInt64(littleEndian: bytes.loadUnaligned(fromByteOffset: 10, as: UInt64.self))
+        guard length == UInt64(bytes.count - frameLength) else {
+            throw refuse(
+                .truncatedFile, "the file is not as long as it declares",
+                expected: length > UInt64(Int.max) - 18 ? "\(length) bytes after the first 18" : "\(length + 18) bytes",
+                found: "\(bytes.count) bytes")
+        }
+        guard bytes.count <= maximumLength else {
+            throw refuse(
+                .programLimitExceeded, "the program is too large", expected: "at most \(maximumLength) bytes",
+                found: "\(bytes.count) bytes")
+        }
+        let body = UnsafeRawBufferPointer(rebasing: bytes[frameLength...])
+        let found = SHA256Digest.of(body).prefix(8).enumerated().reduce(0 as UInt64) { $0 | UInt64($1.1) << (8 * $1.0) }
+        guard found == digest else {
+            throw refuse(
+                .digestMismatch, "the file's content does not have its declared digest",
+                expected: String(digest, radix: 16), found: String(found, radix: 16))
+        }
+        do {
+            return try split(body)
+        } catch {
+            throw DiagnosticList([diagnostic(error, path: path)])
+        }
+    }
+
+    private static func split(_ body: UnsafeRawBufferPointer) throws(WireScan.Failure) -> Parts {
+        var program: UnsafeRawBufferPointer?
+        var recording: UnsafeRawBufferPointer?
+        var position = 0
+        while position < body.count {
+            let start = position
+            let field = try WireScan.field(body, &position, end: body.count)
+            let content = UnsafeRawBufferPointer(rebasing: body[field.content])
+            switch (field.number, field.wireType) {
+            case (3, 2) where program == nil: program = content
+            case (4, 2) where recording == nil: recording = content
+            case (1...4, _):
+                throw WireScan.Failure(
+                    kind: .malformed,
+                    reason: "field \(field.number) of the file occurs twice or has the wrong wire type",
+                    offset: start)
+            default: break
+            }
+        }
+        guard let program else {
+            throw WireScan.Failure(kind: .malformed, reason: "the file has no program", offset: 0)
+        }
+        return Parts(program: program, recording: recording)
+    }
+
+    static func diagnostic(_ failure: WireScan.Failure, path: String) -> Diagnostic {
+        Diagnostic(
+            failure.kind == .limit ? .programLimitExceeded : .malformedProgram, failure.reason,
+            at: "\(path), byte \(failure.offset) of its message")
+    }
+}
+
+// MARK: libprotobuf-c
+
+/// Calls `body` with an unpacked message and frees it. `scan` is the message's descriptor; `depth` is its nesting in the file.
+func withUnpacked<Message, R>(
+    _ bytes: UnsafeRawBufferPointer, depth: Int, path: String,
+    descriptor: UnsafePointer<ProtobufCMessageDescriptor>, as type: Message.Type,
+    _ body: (UnsafePointer<Message>) throws(DiagnosticList) -> R
+) throws(DiagnosticList) -> R {
+    do {
+        try WireScan.check(bytes, as: descriptor, depth: depth)
+    } catch {
+        throw DiagnosticList([ExportedFileReader.diagnostic(error, path: path)])
+    }
+    // Five hundred bytes of memory for each of a million messages, and the bytes themselves.
+    let allocator = CappedAllocator(limit: 512 << 20)
+    var result: Result<R, DiagnosticList>?
+    allocator.withAllocator { pointer in
+        guard
+            let message = protobuf_c_message_unpack(
+                descriptor, pointer, bytes.count, bytes.baseAddress?.assumingMemoryBound(to: UInt8.self))
+        else { return }
+        defer { protobuf_c_message_free_unpacked(message, pointer) }
+        do throws(DiagnosticList) {
+            result = .success(try body(UnsafeRawPointer(message).assumingMemoryBound(to: Message.self)))
+        } catch {
+            result = .failure(error)
+        }
+    }
+    guard let result else {
+        throw DiagnosticList([
+            allocator.isExhausted
+                ? Diagnostic(
+                    .programLimitExceeded, "the program takes too much memory", at: path, expected: "at most 512 MiB")
+                : Diagnostic(.malformedProgram, "the program is not the wire format of program.proto", at: path)
+        ])
+    }
+    return try result.get()
+}

@@ -1,0 +1,16 @@
+import StatepackCompiler
+import StatepackIR
+import Testing
+
+@Suite struct ImportExampleTests {
+    /// The repository's root: this file is two folders below it.
+    static let root = #filePath.split(separator: "/").dropLast(3).reduce("") { $0 + "/" + $1 }
+
+    @Test func importsAndVerifiesTheStatefulTransformer() throws {
+        let imported = try importProgram(at: Self.root + "/examples/01-stateful-transformer/exported.pb")
+        try Verifier.verify(imported.program, stage: .imported)
+        #expect(imported.program.states.map(\.name) == ["keyCache", "valueCache"])
+        #expect(imported.recording?.replays.isEmpty == false)
+        #expect(!imported.recordingBytes.isEmpty)
+    }
+}
