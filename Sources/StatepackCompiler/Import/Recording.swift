@@ -39,6 +39,8 @@ package struct Recording: Hashable, Sendable {
         package var untouchedExact: Bool
         /// Elements inside the runs must be bit-exact, too.
         package var movesData: Bool
+        /// The runs are a sample of what was written: nothing is known of other elements.
+        package var isSampled: Bool
     }
 
     package struct Step: Hashable, Sendable {
@@ -231,6 +233,7 @@ private struct RecordingConversion {
         requireTolerance(message.absolute, message.relative, location)
         return .init(
             name: name, runs: runs, values: values, absolute: message.absolute, relative: message.relative,
-            untouchedExact: message.untouched_exact != 0, movesData: message.moves_data != 0)
+            untouchedExact: message.untouched_exact != 0, movesData: message.moves_data != 0,
+            isSampled: message.sampled != 0)
     }
 }
