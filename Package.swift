@@ -47,6 +47,13 @@ let package = Package(
         .executableTarget(
             name: "StatepackCommand", dependencies: ["StatepackTool"], path: "Sources/StatepackTool/Commands/Statepack"),
 
+        // Programs that use the library as anybody would.
+        .executableTarget(
+            name: "Example01StatefulTransformer", dependencies: ["Statepack"],
+            path: "examples/01-stateful-transformer/Example"),
+        .executableTarget(
+            name: "Example02SmolLM2", dependencies: ["Statepack"], path: "examples/02-smollm2/Example"),
+
         .testTarget(name: "DiagnosticsTests", dependencies: ["StatepackDiagnostics"]),
         .testTarget(
             name: "BundleTests", dependencies: ["StatepackBundle", "StatepackDiagnostics", "CLibcrypto"]),

@@ -277,10 +277,6 @@ extension Diagnostic.Code {
     public static let unwritableOutput = Diagnostic.Code("E0731")
     /// an output would overwrite a file that the command reads
     public static let outputIsInput = Diagnostic.Code("E0732")
-    /// a state is copied in each step, and --require-in-place was given
-    public static let stateIsCopied = Diagnostic.Code("E0733")
-    /// the file is not a safetensors file
-    public static let tensorFileMalformed = Diagnostic.Code("E0741")
     /// the inputs file has no tensor for an input of the function at some step
     public static let runInputMissing = Diagnostic.Code("E0742")
     /// the inputs file has a tensor that no step uses
@@ -983,16 +979,6 @@ extension Diagnostic.Code {
             .outputIsInput, "outputIsInput",
             "an output would overwrite a file that the command reads",
             "choose another path", 2
-        ),
-        (
-            .stateIsCopied, "stateIsCopied",
-            "a state is copied in each step, and --require-in-place was given",
-            "the message says which read or write stands in the way", 1
-        ),
-        (
-            .tensorFileMalformed, "tensorFileMalformed",
-            "the file is not a safetensors file",
-            "write it with safetensors.numpy.save_file or safetensors.torch.save_file", 3
         ),
         (
             .runInputMissing, "runInputMissing",

@@ -54,6 +54,7 @@ package enum Tool {
             return 0
         }
         switch arguments.syntax.name {
+        case "run": return try RunModel(arguments, console).run()
         case "help": return try help(arguments, console)
         case "statepack": return try explain(arguments, console)
         default: throw Diagnostic(.internalError, "`\(arguments.syntax.name)` is not built in yet")

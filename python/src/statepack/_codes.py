@@ -141,8 +141,6 @@ RECORDING_ABSENT = "E0726"
 RECORDING_MISMATCH = "E0727"
 UNWRITABLE_OUTPUT = "E0731"
 OUTPUT_IS_INPUT = "E0732"
-STATE_IS_COPIED = "E0733"
-TENSOR_FILE_MALFORMED = "E0741"
 RUN_INPUT_MISSING = "E0742"
 RUN_INPUT_UNUSED = "E0743"
 RUN_FUNCTION_UNKNOWN = "E0744"
@@ -289,8 +287,6 @@ EXPLANATIONS = {
     "E0727": ("the recording does not fit the program it travels with", "export again"),
     "E0731": ("an output could not be written", "check the folder, its permissions and the space that is left"),
     "E0732": ("an output would overwrite a file that the command reads", "choose another path"),
-    "E0733": ("a state is copied in each step, and --require-in-place was given", "the message says which read or write stands in the way"),
-    "E0741": ("the file is not a safetensors file", "write it with safetensors.numpy.save_file or safetensors.torch.save_file"),
     "E0742": ("the inputs file has no tensor for an input of the function at some step", "name tensors INPUT for all steps or INPUT.STEP for one"),
     "E0743": ("the inputs file has a tensor that no step uses", "name tensors INPUT for all steps or INPUT.STEP for one"),
     "E0744": ("the bundle has no function of that name", "statepack inspect lists the functions"),
@@ -438,8 +434,6 @@ EXIT_CODES = {
     "E0727": 3,
     "E0731": 5,
     "E0732": 2,
-    "E0733": 1,
-    "E0741": 3,
     "E0742": 1,
     "E0743": 1,
     "E0744": 1,
