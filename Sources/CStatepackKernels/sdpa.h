@@ -2,7 +2,7 @@
 #ifndef STATEPACK_SDPA_H
 #define STATEPACK_SDPA_H
 
-#include "kernel.h"
+#include "tile.h"
 
 typedef struct sp_attention {
   const sp_tensor *query, *key, *value, *mask, *out;
@@ -10,19 +10,100 @@ typedef struct sp_attention {
   int64_t mask_strides[4];  // of [B, H, Q, S]; 0 where the mask broadcasts
   bool causal;
   float scale;
+
+  // A unit is what is worked on together: one batch entry, the heads that read the same keys (those of a group, or
+  // one head where the mask differs between heads), and a block of queries.
+  int64_t heads_per_unit, block, blocks, units;
 } sp_attention;
 
+// With fewer queries each is a unit of its own and the time goes into reading keys and values once; from here on
+// a block of them is a matrix product.
+enum { SP_ATTENTION_MANY = 8, SP_ATTENTION_ROWS = 96, SP_ATTENTION_TILE = 64 };
+
 sp_attention sp_attention_of(const sp_call *call);
+
+typedef struct sp_attention_unit {
+  int64_t b, h, kv;      // h: first head
+  int64_t first, count;  // queries
+} sp_attention_unit;
+
+SP_INLINE sp_attention_unit sp_attention_unit_of(const sp_attention *t, int64_t unit) {
+  sp_attention_unit u;
+  const int64_t per_batch = t->heads / t->heads_per_unit, bh = unit / t->blocks;
+  u.first = unit % t->blocks * t->block;
+  u.count = sp_min(t->block, t->queries - u.first);
+  u.b = bh / per_batch;
+  u.h = bh % per_batch * t->heads_per_unit;
+  u.kv = u.h / t->groups;
+  return u;
+}
+
+SP_INLINE int64_t sp_mask_at(const sp_attention *t, int64_t b, int64_t h, int64_t i, int64_t j) {
+  return b * t->mask_strides[0] + h * t->mask_strides[1] + i * t->mask_strides[2] + j * t->mask_strides[3];
+}
 
 // Whether query i of head h reads key j; *added is what the mask adds to the score.
 SP_INLINE bool sp_attends(const sp_attention *t, int64_t b, int64_t h, int64_t i, int64_t j, float *added) {
   *added = 0.0f;
   if (t->causal && j > i) return false;
   if (!t->mask) return true;
-  const int64_t at = b * t->mask_strides[0] + h * t->mask_strides[1] + i * t->mask_strides[2] + j * t->mask_strides[3];
+  const int64_t at = sp_mask_at(t, b, h, i, j);
   if (t->mask->scalar_type == SP_BOOL) return ((const uint8_t *)t->mask->data)[at] != 0;
   *added = ((const float *)t->mask->data)[at];
   return *added != -INFINITY;
 }
+
+// Bit n: query i of head h reads key first + n, for up to 64 keys.
+uint64_t sp_attends_bits(const sp_attention *t, int64_t b, int64_t h, int64_t i, int64_t first);
+
+// --- Fast paths -------------------------------------------------------------------------------
+
+typedef struct sp_attention_job {
+  sp_attention t;
+  const sp_tiler *tiler;
+  // Few queries: the keys that each distinct row of the mask lets through, in order, and results of chunks of them.
+  int32_t *lists;       // [distinct][keys]
+  int64_t *list_sizes;  // [distinct]
+  float *partials;      // [unit][chunk][heads_per_unit][2 + e]: largest score, sum of weights, weighted values
+  int64_t chunks, partial_size;
+  // Many queries: room per thread.
+  sp_slots slots;
+  _Atomic uint64_t rows_read;
+} sp_attention_job;
+
+// Which of `distinct` mask rows a unit of one query reads.
+SP_INLINE int64_t sp_attention_list(const sp_attention *t, const sp_attention_unit *u) {
+  const bool mask = t->mask != NULL;
+  int64_t at = mask && t->mask_strides[0] ? u->b : 0;
+  const int64_t heads = t->heads / t->heads_per_unit;
+  if (mask && t->mask_strides[1]) at = at * heads + u->h / t->heads_per_unit;
+  if ((mask && t->mask_strides[2]) || t->causal) at = at * t->queries + u->first;
+  return at;
+}
+
+// Chunks of a list: up to eight, of a multiple of 16 keys and 64 at least; borders follow from its size alone.
+SP_INLINE int64_t sp_attention_chunk_keys(int64_t keys) {
+  const int64_t chunks = sp_max(1, sp_min(8, keys / 64));
+  return sp_max(16, sp_ceil_div(sp_ceil_div(keys, chunks), 16) * 16);
+}
+
+// Room of one thread for a block: scaled queries, transposed keys, values, scores, sums, maxima, bits.
+typedef struct sp_attention_room {
+  int64_t q, k, v, s, o, m, l, bits, floats;
+} sp_attention_room;
+sp_attention_room sp_attention_room_of(const sp_attention *t);
+
+// Plain C, one query of one head at a time, any strides.
+void sp_attention_reference(sp_attention_job *job, sp_pool *pool);
+
+typedef struct sp_attention_kernels {
+  void (*few)(void *job, size_t chunk);   // unit * chunks + chunk
+  void (*many)(void *job, size_t chunk);  // unit
+} sp_attention_kernels;
+#if defined(__x86_64__)
+extern const sp_attention_kernels sp_attention_avx2, sp_attention_avx512;
+#elif defined(__aarch64__)
+extern const sp_attention_kernels sp_attention_neon;
+#endif
 
 #endif

@@ -16,6 +16,10 @@ sp_attention sp_attention_of(const sp_call *call) {
   t.keys = t.key->shape[2];
   t.e = t.value->shape[3];
   if (t.mask) sp_broadcast_strides(t.mask, 4, t.mask_strides);
+  t.heads_per_unit = t.mask_strides[1] == 0 ? t.groups : 1;
+  t.block = t.queries < SP_ATTENTION_MANY ? 1 : sp_max(SP_ATTENTION_MANY, SP_ATTENTION_ROWS / t.heads_per_unit);
+  t.blocks = sp_ceil_div(t.queries, t.block);
+  t.units = t.batch * (t.heads / t.heads_per_unit) * t.blocks;
   return t;
 }
 
@@ -47,12 +51,6 @@ const char *sp_sdpa_check(const sp_call *call) {
   if (__builtin_mul_overflow(query->shape[2], key->shape[2], &scores) || scores > SP_MAX_ELEMENTS)
     return "there are too many pairs of query and key";
   return NULL;
-}
-
-size_t sp_sdpa_scratch(const sp_call *call, unsigned threads) {
-  (void)call;
-  (void)threads;
-  return 0;
 }
 
 // One query of one head per chunk: an online softmax, key by key. Excluded keys are not read.
@@ -89,16 +87,23 @@ static void row_chunk(void *context, size_t chunk) {
   for (int64_t c = 0; c < t->e; c++) out[c * os[3]] *= scale;
 }
 
-bool sp_sdpa_run(const sp_call *call, sp_run *run) {
-  sp_attention t = sp_attention_of(call);
-  if (t.batch * t.heads * t.queries == 0) return true;
-  for (int64_t b = 0; b < t.batch; b++)
-    for (int64_t kv = 0; kv < t.heads / t.groups; kv++)
-      for (int64_t i = 0; i < t.queries; i++)
-        for (int64_t j = 0; j < t.keys; j++) {
-          float added;
-          run->statistics.attention_rows += sp_attends(&t, b, kv * t.groups, i, j, &added);
-        }
-  sp_parallel_for(run->pool, (size_t)(t.batch * t.heads * t.queries), row_chunk, &t);
-  return true;
+// Keys that a unit reads: those that any of its queries does.
+static void count_chunk(void *context, size_t chunk) {
+  sp_attention_job *job = context;
+  const sp_attention *t = &job->t;
+  const sp_attention_unit u = sp_attention_unit_of(t, (int64_t)chunk);
+  uint64_t rows = 0;
+  for (int64_t j = 0; j < t->keys; j++) {
+    bool any = false;
+    float added;
+    for (int64_t i = u.first; i < u.first + u.count && !any; i++) any = sp_attends(t, u.b, u.h, i, j, &added);
+    rows += any;
+  }
+  atomic_fetch_add_explicit(&job->rows_read, rows, memory_order_relaxed);
+}
+
+void sp_attention_reference(sp_attention_job *job, sp_pool *pool) {
+  sp_attention *t = &job->t;
+  sp_parallel_for(pool, (size_t)t->units, count_chunk, job);
+  sp_parallel_for(pool, (size_t)(t->batch * t->heads * t->queries), row_chunk, t);
 }
