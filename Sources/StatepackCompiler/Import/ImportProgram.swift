@@ -46,6 +46,8 @@ package struct ImportedProgram: Sendable {
     /// Verified against the format (indices, names, sizes, bytes), not yet by the operators' rules: `Verifier` does that.
     package var program: Program
     package var weights: ImportedWeights
+    /// Where the weights file is; nil when all tensors are inline.
+    package var weightsPath: String?
     package var recording: Recording?
     /// The recording's bytes as they stand in the file, for the bundle; empty when there is none.
     package var recordingBytes: [UInt8]
@@ -63,14 +65,16 @@ package func importProgram(
     var (program, weightsFile) = try ProgramConversion.program(parts.program, path: path)
     program.digest = SHA256Digest.of(parts.program)
     var weights = ImportedWeights()
+    var weightsPath: String?
     if let weightsFile {
         let folder = path.lastIndex(of: "/").map { String(path[...$0]) } ?? ""
+        weightsPath = folder + weightsFile.name
         weights = try open(weightsFile, path: folder + weightsFile.name, program, verifying: verifyingWeights)
     }
     var recording: Recording?
     if let bytes = parts.recording { recording = try Recording(serialized: bytes, path: path) }
     return ImportedProgram(
-        program: program, weights: weights, recording: recording,
+        program: program, weights: weights, weightsPath: weightsPath, recording: recording,
         recordingBytes: parts.recording.map { Array($0) } ?? [])
 }
 
