@@ -13,4 +13,12 @@ import Testing
         #expect(imported.recording?.replays.isEmpty == false)
         #expect(!imported.recordingBytes.isEmpty)
     }
+
+    @Test func decomposesTheStatefulTransformerIntoCoreOperators() throws {
+        var program = try importProgram(at: Self.root + "/examples/01-stateful-transformer/exported.pb").program
+        var report = CompilationReport()
+        try DecomposeOps().run(on: &program, report: &report)
+        try Verifier.verify(program, stage: .decomposed)
+        #expect(try Program(text: program.text()) == program.renumbered())
+    }
 }

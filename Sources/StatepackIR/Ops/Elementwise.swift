@@ -46,7 +46,7 @@ extension AtenRules {
     }
 
     /// Unary operators that compute in floating point whatever they are given.
-    static let floatingPointOperators: Set<String> = [
+    package static let floatingPointOperators: Set<String> = [
         "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh", "erf", "sigmoid",
     ]
 
@@ -54,7 +54,7 @@ extension AtenRules {
     private static let floatingPointOnly: Set<String> = ["silu", "gelu", "_softmax"]
 
     /// `aten.exp.default` → `exp`.
-    static func baseName(_ op: String) -> String {
+    package static func baseName(_ op: String) -> String {
         let parts = op.split(separator: ".")
         return parts.count > 1 ? String(parts[1]) : op
     }

@@ -68,7 +68,7 @@ package enum Promotion {
 
 extension RuleInput {
     /// The type in which an operator with these operands computes.
-    func resultType(_ operands: [Promotion.Operand]) throws(RuleFailure) -> ScalarType {
+    package func resultType(_ operands: [Promotion.Operand]) throws(RuleFailure) -> ScalarType {
         guard let type = Promotion.resultType(operands) else {
             let types = operands.map { operand in
                 switch operand {

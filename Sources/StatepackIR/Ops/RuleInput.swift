@@ -245,7 +245,7 @@ extension ArgumentValue {
 }
 
 /// Rules of the ATen operators, by the `rule` of their ops.json row.
-enum AtenRules {}
+package enum AtenRules {}
 
 /// Rules of the core operators: kernels and views, arguments as schemas/ops.json and DecomposeOps say.
-enum CoreRules {}
+package enum CoreRules {}

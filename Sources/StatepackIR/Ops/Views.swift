@@ -10,6 +10,14 @@ package struct NormalisedSlice: Hashable, Sendable {
     package var end: SizeExpression
     package var step: Int
     package var length: SizeExpression
+
+    package init(axis: Int, start: SizeExpression, end: SizeExpression, step: Int, length: SizeExpression) {
+        self.axis = axis
+        self.start = start
+        self.end = end
+        self.step = step
+        self.length = length
+    }
 }
 
 extension RuleInput {
