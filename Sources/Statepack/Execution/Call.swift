@@ -329,7 +329,9 @@ final class Call: @unchecked Sendable {
         run.undo = context.undoLog
         let isDone = sp_execute(context.tables.instructions, context.tables.count, &run)
         statistics.attentionRows = Int(clamping: run.statistics.attention_rows)
-        statistics.stateBytesCopied = specialization.stateBytesCopied
+        // Counted by the kernels that know, and by the plan for those that do not.
+        statistics.stateBytesCopied = max(
+            specialization.stateBytesCopied, Int(clamping: run.statistics.state_bytes_copied))
         if !isDone { throw diagnostic(for: run.failure, in: context) }
     }
 
@@ -354,7 +356,7 @@ final class Call: @unchecked Sendable {
     }
 
     private func diagnostic(for failure: sp_failure, in context: RunContext) -> Diagnostic {
-        let index = min(Int(failure.instruction), context.tables.count - 1)
+        let index = program.steps[min(Int(failure.instruction), context.tables.count - 1)].instruction
         let instruction = program.function.instructions[index]
         let name = program.model.bundle.kernels[instruction.kernel]
         let location = program.location(ofInstruction: index)
@@ -368,7 +370,7 @@ final class Call: @unchecked Sendable {
         switch failure.kind {
         case SP_INDEX_OUT_OF_RANGE:
             // What PyTorch accepts: these count a negative index from the end.
-            let wraps = name == "index" || name == "index_put" || name == "index_copy"
+            let wraps = name == "index" || name == "index_put"
             return Diagnostic(
                 .indexOutOfRange,
                 "index \(failure.value) is out of range for axis \(failure.axis)\(target) in `\(name)`",

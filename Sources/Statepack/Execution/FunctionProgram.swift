@@ -37,8 +37,22 @@ final class FunctionProgram: Sendable {
     let roots: [Int]
     /// One per instruction.
     nonisolated(unsafe) let kernels: [UnsafePointer<sp_kernel>]
+    /// What a run does, in order: the instructions, and saves of states in front of some of them.
+    let steps: [Step]
     /// True when an instruction may fail after a state was written, so that runs must remember what they overwrite.
     let needsUndoLog: Bool
+
+    enum Step: Sendable {
+        case instruction(Int)
+        /// Remembers the bytes of a value, which the instruction is about to overwrite.
+        case save(value: Int, before: Int)
+
+        var instruction: Int {
+            switch self {
+            case .instruction(let index), .save(_, let index): index
+            }
+        }
+    }
 
     private let specializations = Mutex<[Specialization]>([])
     private let idleCalls = Mutex<[Call]>([])
@@ -71,7 +85,7 @@ final class FunctionProgram: Sendable {
         }
         try Self.checkStorage(function, in: model)
         kernels = try Self.resolveKernels(function, in: model)
-        needsUndoLog = Self.canFailAfterStateWrite(function, roots: roots, kernels: kernels)
+        (steps, needsUndoLog) = Self.schedule(function, roots: roots, kernels: kernels)
     }
 
     // MARK: Checks at load
@@ -142,17 +156,33 @@ final class FunctionProgram: Sendable {
         return function.instructions.map { byIndex[$0.kernel]! }
     }
 
-    private static func canFailAfterStateWrite(
+    /// When every instruction that can fail comes before the first state write, a run needs no undo log: what fails,
+    /// fails while all states are as they were (a kernel that writes checks all its indices first).
+    private static func schedule(
         _ function: BundleProgram.Function, roots: [Int], kernels: [UnsafePointer<sp_kernel>]
-    ) -> Bool {
-        var hasWritten = false
-        for (instruction, kernel) in zip(function.instructions, kernels) {
-            if hasWritten && kernel.pointee.fallible { return true }
-            for result in instruction.results {
-                if case .state = function.values[roots[result]].storage { hasWritten = true }
+    ) -> (steps: [Step], needsUndoLog: Bool) {
+        func statesWritten(by instruction: BundleProgram.Instruction) -> [Int] {
+            instruction.results.filter {
+                if case .state = function.values[roots[$0]].storage { true } else { false }
             }
         }
-        return false
+        let instructions = function.instructions
+        let firstWrite = instructions.firstIndex { !statesWritten(by: $0).isEmpty } ?? instructions.count
+        let lastFallible = kernels.lastIndex { $0.pointee.fallible } ?? -1
+        if lastFallible <= firstWrite { return (instructions.indices.map { .instruction($0) }, false) }
+        var steps: [Step] = []
+        for (index, instruction) in instructions.enumerated() {
+            let kernel = kernels[index].pointee
+            // In place these save row by row; `write` saves whatever it overwrites.
+            let savesItself =
+                kernel.writes
+                && (instruction.operands.first == instruction.results.first || String(cString: kernel.name) == "write")
+            if index < lastFallible && !savesItself {
+                for value in statesWritten(by: instruction) { steps.append(.save(value: value, before: index)) }
+            }
+            steps.append(.instruction(index))
+        }
+        return (steps, true)
     }
 
     // MARK: Specializations
@@ -176,6 +206,8 @@ final class FunctionProgram: Sendable {
     }
 
     var specializationCount: Int { specializations.withLock { $0.count } }
+
+    var preparedSizes: [[Int]] { specializations.withLock { $0.map(\.symbols) } }
 
     // MARK: Calls
 

@@ -204,14 +204,14 @@ final class Specialization: @unchecked Sendable {
         pretend(patches.outputs, program.outputs.count)
         pretend(patches.arena, 1)
         var scratch = 0
-        for index in 0..<program.kernels.count {
-            let kernel = program.kernels[index].pointee
+        for (index, step) in program.steps.enumerated() {
+            let kernel = tables.instructions[index].kernel.pointee
             if let reason = kernel.check(&tables.instructions[index].call) {
                 throw Diagnostic(
                     .malformedFunction,
-                    "instruction \(index) (`\(String(cString: kernel.name))`) is invalid: \(String(cString: reason))",
-                    at: program.location(ofInstruction: index),
-                    found: tables.text(ofInstruction: index), hint: "convert the model again with this version")
+                    "instruction \(step.instruction) (`\(String(cString: kernel.name))`) is invalid: "
+                        + String(cString: reason), at: program.location(ofInstruction: step.instruction),
+                    found: tables.text(ofStep: index), hint: "convert the model again with this version")
             }
             if let ask = kernel.scratch {
                 scratch = max(
@@ -248,56 +248,70 @@ final class CallTables: @unchecked Sendable {
     let instructions: UnsafeMutablePointer<sp_instruction>
     let count: Int
     private let block: UnsafeMutableRawPointer
-    private let tensorCount: Int
 
     init(program: FunctionProgram, tensors source: [sp_tensor], ints: [Int64], floats: [Double]) {
         let list = program.function.instructions
-        let pointerCount = list.reduce(0) { $0 + $1.operands.count + $1.results.count }
-        count = list.count
-        tensorCount = source.count
+        let pointerCount = program.steps.reduce(0) { count, step in
+            switch step {
+            case .instruction(let index): count + list[index].operands.count + list[index].results.count
+            case .save: count + 1
+            }
+        }
+        count = program.steps.count
         let tensorBytes = source.count * MemoryLayout<sp_tensor>.stride
-        let instructionBytes = list.count * MemoryLayout<sp_instruction>.stride
+        let instructionBytes = count * MemoryLayout<sp_instruction>.stride
         let total = tensorBytes + instructionBytes + (pointerCount + ints.count + floats.count) * 8
         block = .allocate(byteCount: max(total, 8), alignment: ArenaLayout.alignment)
         tensors = block.bindMemory(to: sp_tensor.self, capacity: source.count)
         tensors.initialize(from: source, count: source.count)
-        instructions = (block + tensorBytes).bindMemory(to: sp_instruction.self, capacity: list.count)
+        instructions = (block + tensorBytes).bindMemory(to: sp_instruction.self, capacity: count)
         var pointers = (block + tensorBytes + instructionBytes).bindMemory(
             to: UnsafeMutablePointer<sp_tensor>?.self, capacity: pointerCount)
         var int = UnsafeMutableRawPointer(pointers + pointerCount).bindMemory(to: Int64.self, capacity: ints.count)
         var float = UnsafeMutableRawPointer(int + ints.count).bindMemory(to: Double.self, capacity: floats.count)
         int.initialize(from: ints, count: ints.count)
         float.initialize(from: floats, count: floats.count)
-        for (index, instruction) in list.enumerated() {
-            let operands = pointers
-            for operand in instruction.operands {
-                pointers.initialize(to: operand.map { tensors + $0 })
+
+        func append(_ values: [Int?]) -> UnsafeMutablePointer<UnsafeMutablePointer<sp_tensor>?> {
+            let start = pointers
+            for value in values {
+                pointers.initialize(to: value.map { tensors + $0 })
                 pointers += 1
             }
-            let results = pointers
-            for result in instruction.results {
-                pointers.initialize(to: tensors + result)
-                pointers += 1
-            }
+            return start
+        }
+        for (position, step) in program.steps.enumerated() {
             var call = sp_call()
-            call.operands = UnsafeRawPointer(operands).assumingMemoryBound(to: UnsafePointer<sp_tensor>?.self)
-            call.results = UnsafeRawPointer(results).assumingMemoryBound(to: UnsafeMutablePointer<sp_tensor>?.self)
-            call.ints = UnsafePointer(int)
-            call.floats = UnsafePointer(float)
-            call.operand_count = UInt32(instruction.operands.count)
-            call.result_count = UInt32(instruction.results.count)
-            call.int_count = UInt32(instruction.ints.count)
-            call.float_count = UInt32(instruction.floats.count)
-            int += instruction.ints.count
-            float += instruction.floats.count
-            (instructions + index).initialize(to: sp_instruction(kernel: program.kernels[index], call: call))
+            var kernel = SaveKernel.pointer
+            switch step {
+            case .save(let value, _):
+                call.results = UnsafeRawPointer(append([value]))
+                    .assumingMemoryBound(to: UnsafeMutablePointer<sp_tensor>?.self)
+                call.result_count = 1
+            case .instruction(let index):
+                let instruction = list[index]
+                kernel = program.kernels[index]
+                call.operands = UnsafeRawPointer(append(instruction.operands))
+                    .assumingMemoryBound(to: UnsafePointer<sp_tensor>?.self)
+                call.results = UnsafeRawPointer(append(instruction.results))
+                    .assumingMemoryBound(to: UnsafeMutablePointer<sp_tensor>?.self)
+                call.ints = UnsafePointer(int)
+                call.floats = UnsafePointer(float)
+                call.operand_count = UInt32(instruction.operands.count)
+                call.result_count = UInt32(instruction.results.count)
+                call.int_count = UInt32(instruction.ints.count)
+                call.float_count = UInt32(instruction.floats.count)
+                int += instruction.ints.count
+                float += instruction.floats.count
+            }
+            (instructions + position).initialize(to: sp_instruction(kernel: kernel, call: call))
         }
     }
 
     deinit { block.deallocate() }
 
     /// Operands and results of a call, for a diagnostic.
-    func text(ofInstruction index: Int) -> String {
+    func text(ofStep index: Int) -> String {
         let call = instructions[index].call
         func text(_ tensor: UnsafePointer<sp_tensor>?) -> String {
             guard let tensor else { return "none" }

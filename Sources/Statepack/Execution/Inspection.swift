@@ -1,0 +1,37 @@
+import StatepackBundle
+
+// What tools and tests ask about a prepared function, and no caller of the public interface needs.
+
+extension InferenceFunction {
+    /// Bytes of intermediate values and scratch memory that one run needs.
+    ///
+    /// Symbols that are left out are at their minimum. Prepares the function for these sizes.
+    package func arenaByteCount(symbols: [String: Int] = [:]) throws -> Int {
+        let values = program.model.bundle.symbols.map { symbols[$0.name] ?? $0.min }
+        return try program.specialization(for: values).arenaByteCount
+    }
+
+    /// The kernels that the function uses, each once, in order of name.
+    package var kernelNames: [String] {
+        Set(program.function.instructions.map { program.model.bundle.kernels[$0.kernel] }).sorted()
+    }
+
+    /// True when a run remembers what it overwrites, because something can fail after the first state write.
+    package var needsUndoLog: Bool { program.needsUndoLog }
+
+    package var preparedSizeCount: Int { program.specializationCount }
+
+    /// The symbol values that are prepared, the latest used first.
+    package var preparedSizes: [[Int]] { program.preparedSizes }
+}
+
+package enum FunctionLimits {
+    package static let preparedSizes = FunctionProgram.specializationLimit
+}
+
+extension AIModel {
+    /// The kernels that the bundle names, in its order.
+    package var kernelNames: [String] { program.bundle.kernels }
+
+    package var threadCount: Int { program.pool.threadCount }
+}
