@@ -103,7 +103,7 @@ struct ProgramBuilder {
             for value in instruction.operands.compactMap({ $0 }) + instruction.results {
                 var root = value
                 if case .view(let base, _, _) = function.values[value].storage { root = base }
-                if case .arena(let first, let last) = function.values[root].storage {
+                if case .arena(let first, _) = function.values[root].storage {
                     let isNew = first < 0
                     function.values[root].storage = .arena(first: isNew ? index : first, last: index)
                 }
