@@ -17,6 +17,8 @@ package struct CompilationReport: Sendable {
     /// Counters by pass, then by name, for example `RecoverStateWrites` → `in-place` → 60.
     package var counters: [String: [String: Int]] = [:]
     package var warnings: [Diagnostic] = []
+    /// How each function updates each of its states.
+    package var stateUpdates: [StateUpdate] = []
 
     package init() {}
 

@@ -186,7 +186,7 @@ private struct FunctionPlan {
             locations[source] = target
             count("produced-in-place")
         } else {
-            steps.append(Step(kernel: "copy", node: node, operands: [source], results: [destination]))
+            steps.append(Step(kernel: "write", node: node, operands: [source], results: [destination]))
         }
     }
 
@@ -275,7 +275,9 @@ private struct FunctionPlan {
             var ints: [SizeExpression] = []
             var floats: [Double] = []
             // A copy that stands for another node has none.
-            if step.kernel == step.node.op, let signature = step.node.signature {
+            if step.node.op == "write", step.kernel == "write" {
+                ints = [isWriteBack(step) ? .one : .zero]
+            } else if step.kernel == step.node.op, let signature = step.node.signature {
                 ints = try signature.ints.map { try step.node.size($0) }
                 floats = try signature.floats.map { name in
                     guard case .number(let number) = step.node[name] else {
@@ -295,6 +297,13 @@ private struct FunctionPlan {
             name: function.name, inputs: inputs, outputs: outputs, states: states, symbolSources: [],
             values: table.values, instructions: instructions)
         return try withSymbolSources(planned)
+    }
+
+    /// True for the write of a whole state that its report calls a copy.
+    private func isWriteBack(_ step: Step) -> Bool {
+        guard let target = locations[step.results[0]], case .state(let use) = target.root else { return false }
+        return function.states[use].copiedBytes != .zero
+            && target.placement.view == locations[function.states[use].before]?.placement.view
     }
 
     private func value(of id: ValueID, at instruction: Int, in table: inout ValueTable) throws -> Int {

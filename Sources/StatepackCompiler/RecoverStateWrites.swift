@@ -126,7 +126,9 @@ private struct Recovery {
         try promoteWholeValues()
         try appendFinalWrites()
         try hoistFallibleNodes()
-        try separateStaleReads()
+        try separateStaleReads(mayDelayWrites: true)
+        // A delayed write may have come to lie before a read that was settled already.
+        try separateStaleReads(mayDelayWrites: false)
         return try rebuild()
     }
 
@@ -386,19 +388,43 @@ private struct Recovery {
         return true
     }
 
+    /// Moves a write and what depends on it behind another node. False, and nothing moved, when that one
+    /// depends on it.
+    private mutating func delay(_ writer: Int, past reader: Int) -> Bool {
+        guard finalWrites[writer] == nil else { return false }
+        let span = order[order.firstIndex(of: writer)!...order.firstIndex(of: reader)!]
+        var dependent = Set(nodes[writer].results)
+        var moved = [writer]
+        for index in span.dropFirst() where nodes[index].operands.contains(where: dependent.contains) {
+            if index == reader { return false }
+            dependent.formUnion(nodes[index].results)
+            moved.append(index)
+        }
+        let kept = span.filter { !moved.contains($0) }
+        order.replaceSubrange(span.startIndex..<span.endIndex, with: kept + moved)
+        return true
+    }
+
     // MARK: Stale reads
 
     /// Sees to it that no write changes bytes that something still reads in an older version.
-    private mutating func separateStaleReads() throws {
+    private mutating func separateStaleReads(mayDelayWrites: Bool) throws {
         for writer in order.filter({ isWriter($0) }) {
             let version = versions[writtenVersion(by: writer)!]
             var copies: [ValueID: ValueID] = [:]
             for reader in order[order.firstIndex(of: writer)!...] {
                 let stale = Set(try reads(of: reader).filter { isStale($0, for: version, reader: reader) })
                 if stale.isEmpty { continue }
-                if reader != writer, !isWriter(reader), hoist(reader, before: writer) {
-                    count("moved-reads")
-                    continue
+                if reader != writer {
+                    if order.firstIndex(of: reader)! < order.firstIndex(of: writer)! { continue }
+                    if !isWriter(reader), hoist(reader, before: writer) {
+                        count("moved-reads")
+                        continue
+                    }
+                    if mayDelayWrites, copies.isEmpty, delay(writer, past: reader) {
+                        count("delayed-writes")
+                        continue
+                    }
                 }
                 for value in stale.sorted() {
                     if copies[value] == nil {

@@ -189,14 +189,15 @@ private final class ProgramCheck {
             guard let row = OperatorTable.operators[node.op] else { return }
             (names, rule) = (row.arguments, row.rule)
         case .decomposed, .inPlace, .fused:
-            if let row = OperatorTable.kernels[node.op] {
+            // The node names its destination; the kernel of that name has it as its result.
+            if node.op == OperatorTable.write.name, stage == .inPlace {
+                (names, rule) = (OperatorTable.write.arguments, OperatorTable.write.rule)
+            } else if let row = OperatorTable.kernels[node.op], node.op != OperatorTable.write.name {
                 (names, rule) = (row.arguments, row.rule)
             } else if let row = OperatorTable.views[node.op] {
                 (names, rule) = (row.arguments, row.rule)
             } else if let row = OperatorTable.scatters[node.op], stage != .inPlace {
                 (names, rule) = (row.arguments, row.rule)
-            } else if node.op == OperatorTable.write.name, stage == .inPlace {
-                (names, rule) = (OperatorTable.write.arguments, OperatorTable.write.rule)
             } else {
                 report(.operatorNotAllowed, "`\(node.op)` may not occur after \(stage.rawValue)", at: location)
                 return
