@@ -143,7 +143,9 @@ final class Call: @unchecked Sendable {
     private func readSymbols() {
         let bundle = program.model.bundle
         for source in program.function.symbolSources {
-            guard let input = inputs[source.input], source.axis < input.shape.count else { continue }
+            // An array of another rank says nothing about the symbol; it is reported for its shape.
+            guard let input = inputs[source.input], input.shape.count == program.inputs[source.input].shape.count
+            else { continue }
             let value = input.shape[source.axis]
             let symbol = bundle.symbols[source.symbol]
             symbols[source.symbol] = value
