@@ -25,6 +25,7 @@ package import StatepackDiagnostics
 package struct BundleWriter: ~Copyable {
     private let path: String
     private let temporaryPath: String
+    private let actions: FileActions
     private var descriptor: Int32
     private let makeDigest: () -> IncrementalDigest
     private let sections: [SectionKind]
@@ -38,7 +39,7 @@ package struct BundleWriter: ~Copyable {
     /// Creates the temporary file. `sections` are all that will be written, in order of kind.
     /// `reserving` is the file's expected length: a disk that is too full is noticed at once.
     package init(
-        path: String, sections: [SectionKind], reserving expectedLength: Int = 0,
+        path: String, sections: [SectionKind], reserving expectedLength: Int = 0, actions: FileActions = FileActions(),
         digest: @escaping () -> IncrementalDigest
     ) throws(Diagnostic) {
         precondition(zip(sections, sections.dropFirst()).allSatisfy { $0 < $1 }, "sections come in order of kind")
@@ -46,26 +47,27 @@ package struct BundleWriter: ~Copyable {
         if let slash = path.lastIndex(of: "/") { folder = String(path[...slash]) }
         let random = String(UInt64.random(in: .min ... .max), radix: 16)
         let temporaryPath = folder + ".statepack-" + random + ".tmp"
-        let descriptor = open(temporaryPath, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o666)
+        let descriptor = actions.create(temporaryPath)
         if descriptor < 0 { throw Self.failure("create", path, errno) }
-        #if canImport(Glibc)
-            // Best effort: a file system that cannot reserve says so, and then writing finds out.
-            if expectedLength > 0, posix_fallocate(descriptor, 0, off_t(expectedLength)) == ENOSPC {
-                close(descriptor)
-                unlink(temporaryPath)
-                throw Self.failure("write", path, ENOSPC)
-            }
-        #endif
+        // Best effort: a file system that cannot reserve says so, and then writing finds out.
+        if expectedLength > 0, actions.reserve(descriptor, expectedLength) != 0, errno == ENOSPC || errno == EDQUOT {
+            let code = errno
+            close(descriptor)
+            unlink(temporaryPath)
+            throw Self.failure("write", path, code)
+        }
         self.init(
-            path: path, temporaryPath: temporaryPath, descriptor: descriptor, sections: sections, makeDigest: digest)
+            path: path, temporaryPath: temporaryPath, actions: actions, descriptor: descriptor, sections: sections,
+            makeDigest: digest)
     }
 
     private init(
-        path: String, temporaryPath: String, descriptor: Int32, sections: [SectionKind],
+        path: String, temporaryPath: String, actions: FileActions, descriptor: Int32, sections: [SectionKind],
         makeDigest: @escaping () -> IncrementalDigest
     ) {
         self.path = path
         self.temporaryPath = temporaryPath
+        self.actions = actions
         self.descriptor = descriptor
         self.sections = sections
         self.makeDigest = makeDigest
@@ -175,11 +177,10 @@ package struct BundleWriter: ~Copyable {
         while done < bytes.count {
             // Linux writes at most 2 GiB at once, and Darwin refuses more.
             let piece = min(bytes.count - done, 1 << 30)
-            let count = pwrite(descriptor, bytes.baseAddress! + done, piece, off_t(position + done))
-            if count < 0 {
-                if errno == EINTR { continue }
-                throw Self.failure("write", path, errno)
-            }
+            let count = actions.write(
+                descriptor, UnsafeRawBufferPointer(rebasing: bytes[done..<done + piece]), position + done)
+            if count < 0, errno == EINTR { continue }
+            if count <= 0 { throw Self.failure("write", path, count < 0 ? errno : EIO) }
             done += count
         }
     }
@@ -198,9 +199,9 @@ package struct BundleWriter: ~Copyable {
         // Between the table and the first section.
         header += [UInt8](repeating: 0, count: (entries.first?.offset ?? header.count) - header.count)
         try write(header, at: 0)
-        if ftruncate(descriptor, off_t(offset)) != 0 { throw Self.failure("write", path, errno) }
-        if fsync(descriptor) != 0 { throw Self.failure("write", path, errno) }
-        if rename(temporaryPath, path) != 0 { throw Self.failure("name", path, errno) }
+        if actions.truncate(descriptor, offset) != 0 { throw Self.failure("write", path, errno) }
+        if actions.sync(descriptor) != 0 { throw Self.failure("write", path, errno) }
+        if actions.replace(temporaryPath, path) != 0 { throw Self.failure("name", path, errno) }
         let finished = descriptor
         descriptor = -1
         // The bytes are on disk; an error here could only be about the descriptor itself.
@@ -218,15 +219,4 @@ package struct BundleWriter: ~Copyable {
             close(descriptor)
         }
     }
-}
-
-/// The system's text for an error number, without locale.
-func systemMessage(_ code: Int32) -> String {
-    var text = [CChar](repeating: 0, count: 256)
-    #if canImport(Glibc)
-        // glibc's strerror_r is the GNU one in Swift's importer; strerror is thread-safe there since 2.32.
-        return strerror(code).map { String(cString: $0) } ?? "error \(code)"
-    #else
-        return strerror_r(code, &text, text.count) == 0 ? String(cString: text) : "error \(code)"
-    #endif
 }

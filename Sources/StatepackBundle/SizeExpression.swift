@@ -118,10 +118,8 @@ package struct SizeExpression: Hashable, Sendable, Comparable {
             if divisor == 1 { return self }
             if let value = constant { return SizeExpression(try Self.floorDivide(value, divisor)) }
             // Exact division by a constant keeps the canonical form.
-            if terms.allSatisfy({ $0.coefficient % Int64(divisor) == 0 }) {
-                return SizeExpression(
-                    terms: terms.map { Term(atoms: $0.atoms, coefficient: $0.coefficient / Int64(divisor)) })
-            }
+            let quotients = terms.compactMap { Self.divide($0, exactlyBy: Int64(divisor)) }
+            if quotients.count == terms.count { return SizeExpression(terms: quotients) }
         } else if self == other {
             return .one
         } else if other.terms.count == 1, let quotient = dividedExactly(by: other.terms[0]) {
@@ -130,16 +128,23 @@ package struct SizeExpression: Hashable, Sendable, Comparable {
         return SizeExpression(terms: [Term(atoms: [.floorDivide(self, other)], coefficient: 1)])
     }
 
+    /// Nil when the division leaves a rest or overflows (the smallest int64 by -1).
+    private static func divide(_ term: Term, exactlyBy divisor: Int64) -> Term? {
+        let (quotient, overflow) = term.coefficient.dividedReportingOverflow(by: divisor)
+        guard !overflow, quotient * divisor == term.coefficient else { return nil }
+        return Term(atoms: term.atoms, coefficient: quotient)
+    }
+
     private func dividedExactly(by divisor: Term) -> SizeExpression? {
         var quotients: [Term] = []
         for term in terms {
-            guard term.coefficient % divisor.coefficient == 0 else { return nil }
+            guard let quotient = Self.divide(term, exactlyBy: divisor.coefficient) else { return nil }
             var atoms = term.atoms
             for atom in divisor.atoms {
                 guard let index = atoms.firstIndex(of: atom) else { return nil }
                 atoms.remove(at: index)
             }
-            quotients.append(Term(atoms: atoms, coefficient: term.coefficient / divisor.coefficient))
+            quotients.append(Term(atoms: atoms, coefficient: quotient.coefficient))
         }
         return SizeExpression(terms: quotients.sorted())
     }
@@ -347,7 +352,10 @@ package struct SizeExpression: Hashable, Sendable, Comparable {
     // MARK: Evaluation
 
     /// The value for one choice of symbols, checked at every operation.
+    ///
+    /// `symbols` has a value for every symbol of the program. A constant costs a few nanoseconds.
     package func evaluate(_ symbols: [Int]) throws(Failure) -> Int {
+        if let constant { return constant }
         var sum = 0
         for term in terms {
             var product = Int(term.coefficient)

@@ -1,0 +1,45 @@
+#if canImport(Glibc)
+    import Glibc
+#elseif canImport(Musl)
+    import Musl
+#elseif canImport(Darwin)
+    import Darwin
+#endif
+
+/// What `BundleWriter` asks of the operating system; tests put failing ones in place. Each returns what the
+/// system call behind it does and sets `errno`.
+package struct FileActions: Sendable {
+    package var create: @Sendable (_ path: String) -> Int32 = {
+        open($0, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o666)
+    }
+    /// Sets aside space, where the system can.
+    package var reserve: @Sendable (_ descriptor: Int32, _ length: Int) -> Int32 = { descriptor, length in
+        #if canImport(Glibc)
+            let code = posix_fallocate(descriptor, 0, off_t(length))
+            if code == 0 { return 0 }
+            errno = code
+            return -1
+        #else
+            return 0
+        #endif
+    }
+    package var write: @Sendable (_ descriptor: Int32, _ bytes: UnsafeRawBufferPointer, _ offset: Int) -> Int = {
+        pwrite($0, $1.baseAddress, $1.count, off_t($2))
+    }
+    package var truncate: @Sendable (_ descriptor: Int32, _ length: Int) -> Int32 = { ftruncate($0, off_t($1)) }
+    package var sync: @Sendable (_ descriptor: Int32) -> Int32 = { fsync($0) }
+    package var replace: @Sendable (_ from: String, _ to: String) -> Int32 = { rename($0, $1) }
+
+    package init() {}
+}
+
+/// The system's text for an error number, without locale.
+func systemMessage(_ code: Int32) -> String {
+    #if canImport(Glibc)
+        // glibc's strerror_r is the GNU one in Swift's importer; strerror is thread-safe there since 2.32.
+        return strerror(code).map { String(cString: $0) } ?? "error \(code)"
+    #else
+        var text = [CChar](repeating: 0, count: 256)
+        return strerror_r(code, &text, text.count) == 0 ? String(cString: text) : "error \(code)"
+    #endif
+}
