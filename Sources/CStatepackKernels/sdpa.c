@@ -138,22 +138,22 @@ static void join(const sp_attention_job *job, int64_t unit) {
                 chunks = sp_ceil_div(size, sp_attention_chunk_keys(size));
   const int64_t *os = t->out->strides, step = t->heads_per_unit * job->partial_size;
   for (int64_t h = 0; h < t->heads_per_unit; h++) {
-    const float *first = job->partials + unit * job->chunks * step + h * job->partial_size;
+    float *first = job->partials + unit * job->chunks * step + h * job->partial_size;
     float *out = (float *)t->out->data + u.b * os[0] + (u.h + h) * os[1] + u.first * os[2];
     float largest = -INFINITY, sum = 0.0f;
     for (int64_t c = 0; c < chunks; c++) largest = first[c * step] > largest ? first[c * step] : largest;
-    float scales[8] = {0};
     for (int64_t c = 0; c < chunks; c++) {
       // A chunk without a finite score weighs nothing, unless its sum is NaN.
       const float *p = first + c * step;
-      scales[c] = p[0] == largest ? 1.0f : expf(p[0] - largest);
-      sum += p[1] * scales[c];
+      const float weight = p[0] == largest ? 1.0f : expf(p[0] - largest);
+      sum += p[1] * weight;
+      for (int64_t i = 0; i < t->e; i++) first[2 + i] = c == 0 ? p[2 + i] * weight : first[2 + i] + p[2 + i] * weight;
     }
     const float scale = sum == 0.0f ? 0.0f : 1.0f / sum;
-    for (int64_t i = 0; i < t->e; i++) {
-      float value = 0.0f;
-      for (int64_t c = 0; c < chunks; c++) value += first[c * step + 2 + i] * scales[c];
-      out[i * os[3]] = value * scale;
+    if (os[3] == 1) {
+      for (int64_t i = 0; i < t->e; i++) out[i] = chunks ? first[2 + i] * scale : 0.0f;
+    } else {
+      for (int64_t i = 0; i < t->e; i++) out[i * os[3]] = chunks ? first[2 + i] * scale : 0.0f;
     }
   }
 }

@@ -2,6 +2,9 @@
 #include "sdpa.h"
 #include "vector_math.h"
 
+// Vectors of 16 floats are passed between functions, all of which are inlined: no ABI is involved.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 #define UNROLL _Pragma("GCC unroll 16")
 #define BODY __attribute__((always_inline)) TARGET static inline
 
@@ -37,7 +40,7 @@ BODY lanes sums_of(lanes *v) {
 
 // --- Few queries ------------------------------------------------------------------------------
 
-enum { SUB = 128, MAX_HEADS = 4 };
+enum { SUB = 128, MAX_HEADS = 4, AHEAD = 32 };
 
 // Scores of 16 keys for one query.
 BODY lanes score16(const float *q, const float *keys, const int32_t *at, int64_t stride, int64_t d) {
@@ -128,8 +131,13 @@ TARGET static void few_heads(const sp_attention_job *job, const sp_attention_uni
     const int64_t count = sp_min(SUB, n - j0), whole = count & ~(int64_t)15;
     const int64_t padded = sp_ceil_div(count, 16) * 16;
     for (int64_t j = 0; j < whole; j += 16) {
-      for (int x = 0; x < 16; x++)
-        for (int64_t c = 0; c < d; c += 16) __builtin_prefetch(keys + at[sp_min(n - 1, j0 + j + 16 + x)] * ks[2] + c);
+      // Values of these keys come in while the scores of the next ones are computed: two streams at once.
+      for (int64_t x = 0; x < 16; x++) {
+        const float *next = keys + at[sp_min(n - 1, j0 + j + x + AHEAD)] * ks[2];
+        for (int64_t c = 0; c < d; c += 16) __builtin_prefetch(next + c);
+        const float *value = values + at[j0 + j + x] * vs[2];
+        for (int64_t c = 0; c < e; c += 16) __builtin_prefetch(value + c, 0, 2);
+      }
       for (int h = 0; h < heads; h++) store(s[h] + j, score16(q[h], keys, at + j0 + j, ks[2], d));
     }
     if (whole < count) {

@@ -1,0 +1,196 @@
+// Times the kernels that a step of a language model spends its time in, beside a plain read of the same bytes.
+//
+//     make bench-kernels
+//
+// Numbers mean something only on an idle machine; the read is timed between the kernels for that reason.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "statepack_kernels.h"
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(getenv("CPU") ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int ascending(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+
+static float *room(size_t floats) {
+  void *memory = NULL;
+  if (posix_memalign(&memory, 64, floats * 4 + 64)) exit(1);
+  float *values = memory;
+  for (size_t i = 0; i < floats; i++) values[i] = (float)((i * 2654435761u >> 16) & 255) / 256.0f - 0.5f;
+  return values;
+}
+
+static sp_tensor dense(void *data, uint16_t type, int32_t rank, const int64_t *shape) {
+  sp_tensor t = {.data = data, .rank = rank, .scalar_type = type};
+  int64_t step = 1;
+  for (int32_t i = rank - 1; i >= 0; i--) {
+    t.shape[i] = shape[i];
+    t.strides[i] = step;
+    step *= shape[i];
+  }
+  return t;
+}
+
+// Four streams per chunk, as fast as this machine reads.
+typedef struct reading {
+  const float *data;
+  size_t floats, chunk;
+  float sinks[4096];
+} reading;
+
+static void read_chunk(void *context, size_t chunk) {
+  reading *r = context;
+  const size_t quarter = r->chunk / 4;
+  const float *p = r->data + chunk * r->chunk;
+  float sums[4][16] = {{0}};
+  for (size_t i = 0; i + 16 <= quarter; i += 16)
+    for (int s = 0; s < 4; s++) {
+      __builtin_prefetch(p + s * quarter + i + 512);
+      for (int x = 0; x < 16; x++) sums[s][x] += p[s * quarter + i + x];
+    }
+  for (int s = 0; s < 4; s++)
+    for (int x = 0; x < 16; x++) r->sinks[chunk] += sums[s][x];
+}
+
+enum { ROUNDS = 15 };
+
+static double median(double *times) {
+  qsort(times, ROUNDS, sizeof *times, ascending);
+  return times[ROUNDS / 2];
+}
+
+// Enough copies of the matrix that each call finds it out of cache, as a step does.
+static void bench_linear(sp_pool *pool, int64_t m, int64_t n, int64_t k) {
+  const size_t floats = sp_panel_bytes(n, k) / 4;
+  const size_t copies = floats * 4 > (size_t)64 << 20 ? 2 : ((size_t)192 << 20) / (floats * 4) + 1;
+  float *weights = room(floats * copies), *a = room((size_t)(m * k)), *out = room((size_t)(m * n));
+  sp_tensor ta = dense(a, SP_FLOAT32, 2, (int64_t[]){m, k}), to = dense(out, SP_FLOAT32, 2, (int64_t[]){m, n});
+  double times[ROUNDS], reads[ROUNDS];
+  reading *r = calloc(1, sizeof *r);
+  const size_t calls = copies > 40 ? 40 : copies;
+  for (int round = 0; round < ROUNDS; round++) {
+    double t = now();
+    for (size_t c = 0; c < calls; c++) {
+      sp_tensor tw = {.data = weights + c * floats, .rank = 2, .scalar_type = SP_FLOAT32, .layout = SP_PANEL_16};
+      tw.shape[0] = n;
+      tw.shape[1] = k;
+      const sp_tensor *operands[3] = {&ta, &tw, NULL};
+      sp_tensor *results[1] = {&to};
+      sp_instruction one = {sp_kernel_find("linear"),
+                            {.operands = operands, .results = results, .operand_count = 3, .result_count = 1}};
+      sp_run run = {.pool = pool};
+      if (one.kernel->check(&one.call)) exit(1);
+      sp_execute(&one, 1, &run);
+    }
+    times[round] = (now() - t) / (double)calls;
+    t = now();
+    for (size_t c = 0; c < calls; c++) {
+      r->data = weights + c * floats;
+      r->chunk = floats / 16 / 64 * 64;
+      sp_parallel_for(pool, 16, read_chunk, r);
+    }
+    reads[round] = (now() - t) / (double)calls;
+  }
+  const double time = median(times), read = median(reads), bytes = (double)floats * 4;
+  printf("linear %4lld x %5lld x %4lld, %u threads: %9.1f us  %6.1f GB/s (read %6.1f)  %7.1f GFLOP/s\n", (long long)m,
+         (long long)n, (long long)k, sp_pool_threads(pool), time * 1e6, bytes / time * 1e-9, bytes / read * 1e-9,
+         2e-9 * (double)m * (double)n * (double)k / time);
+  free(weights);
+  free(a);
+  free(out);
+  free(r);
+}
+
+static void bench_sdpa(sp_pool *pool, int64_t queries, int64_t keys, int64_t capacity) {
+  enum { LAYERS = 30, HEADS = 9, GROUPS = 3, D = 64 };
+  const size_t floats = (size_t)(HEADS / GROUPS) * (size_t)capacity * D;
+  float *k = room(floats * LAYERS), *v = room(floats * LAYERS);
+  float *q = room((size_t)(HEADS * queries * D)), *out = room((size_t)(HEADS * queries * D));
+  uint8_t *mask = calloc((size_t)queries, (size_t)capacity);
+  for (int64_t i = 0; i < queries; i++) memset(mask + i * capacity, 1, (size_t)(keys - queries + i + 1));
+  sp_tensor tq = dense(q, SP_FLOAT32, 4, (int64_t[]){1, HEADS, queries, D}),
+            to = dense(out, SP_FLOAT32, 4, (int64_t[]){1, HEADS, queries, D});
+  sp_tensor tm = dense(mask, SP_BOOL, 2, (int64_t[]){queries, capacity});
+  const int64_t ints[2] = {0, GROUPS};
+  const double floats_[1] = {0.125};
+  double times[ROUNDS];
+  void *scratch = NULL;
+  uint64_t rows = 0;
+  for (int round = 0; round < ROUNDS; round++) {
+    sp_instruction all[LAYERS];
+    sp_tensor tk[LAYERS], tv[LAYERS];
+    const sp_tensor *operands[LAYERS][4];
+    sp_tensor *results[1] = {&to};
+    for (int l = 0; l < LAYERS; l++) {
+      tk[l] = dense(k + floats * (size_t)l, SP_FLOAT32, 4, (int64_t[]){1, HEADS / GROUPS, capacity, D});
+      tv[l] = dense(v + floats * (size_t)l, SP_FLOAT32, 4, (int64_t[]){1, HEADS / GROUPS, capacity, D});
+      operands[l][0] = &tq;
+      operands[l][1] = &tk[l];
+      operands[l][2] = &tv[l];
+      operands[l][3] = &tm;
+      all[l] = (sp_instruction){sp_kernel_find("sdpa"),
+                                {.operands = operands[l],
+                                 .results = results,
+                                 .ints = ints,
+                                 .floats = floats_,
+                                 .operand_count = 4,
+                                 .result_count = 1,
+                                 .int_count = 2,
+                                 .float_count = 1}};
+      const char *reason = all[l].kernel->check(&all[l].call);
+      if (reason) exit(puts(reason));
+      if (!scratch && posix_memalign(&scratch, 64, all[l].kernel->scratch(&all[l].call, sp_pool_threads(pool)) + 64))
+        exit(1);
+      all[l].call.scratch = scratch;
+    }
+    sp_run run = {.pool = pool};
+    const double t = now();
+    sp_execute(all, LAYERS, &run);
+    times[round] = (now() - t) / LAYERS;
+    rows = run.statistics.attention_rows;
+  }
+  const double time = median(times);
+  printf(
+      "sdpa %4lld queries, %4lld keys of %4lld, %u threads: %9.1f us a layer  %6.1f GB/s  %6.1f GFLOP/s  rows %llu\n",
+      (long long)queries, (long long)keys, (long long)capacity, sp_pool_threads(pool), time * 1e6,
+      (double)rows / LAYERS * D * 8 / time * 1e-9, 4e-9 * HEADS * (double)queries * (double)keys * D / time,
+      (unsigned long long)rows);
+  free(k);
+  free(v);
+  free(q);
+  free(out);
+  free(mask);
+  free(scratch);
+}
+
+int main(void) {
+  const unsigned threads = sp_available_threads() < 2 ? 1 : 2;
+  for (unsigned t = threads; t >= 1; t--) {
+    sp_pool *pool = sp_pool_create(t);
+    printf("%s\n", sp_isa_name(sp_isa_in_use()));
+    bench_linear(pool, 1, 192, 576);
+    bench_linear(pool, 1, 576, 576);
+    bench_linear(pool, 1, 576, 1536);
+    bench_linear(pool, 1, 1536, 576);
+    bench_linear(pool, 1, 49152, 576);
+    bench_linear(pool, 4, 1536, 576);
+    bench_linear(pool, 16, 1536, 576);
+    bench_linear(pool, 512, 1536, 576);
+    bench_linear(pool, 512, 576, 1536);
+    bench_sdpa(pool, 1, 128, 2048);
+    bench_sdpa(pool, 1, 128, 256);
+    bench_sdpa(pool, 1, 2000, 2048);
+    bench_sdpa(pool, 512, 512, 2048);
+    sp_pool_destroy(pool);
+  }
+  return 0;
+}
