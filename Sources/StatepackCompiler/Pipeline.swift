@@ -57,7 +57,7 @@ package struct Compiler: Sendable {
     package init(options: CompileOptions = CompileOptions()) { self.options = options }
 
     package static let dumpablePasses = [
-        "ImportProgram", FuseOps.name, RecoverStateWrites.name,
+        "ImportProgram", DecomposeOps.name, FuseOps.name, RecoverStateWrites.name,
     ]
 
     /// Compiles the program.
@@ -68,14 +68,25 @@ package struct Compiler: Sendable {
     ) throws -> CompiledProgram {
         var program = imported
         var report = CompilationReport()
-        func finish(_ stage: Verifier.Stage) throws {
-            try Verifier.verify(program, stage: stage)
-            if options.dumpAfter.contains(stage.rawValue) { dump(stage.rawValue, program.text()) }
-        }
 
         // --- What torch gave ---------------------------------------------------------------------
         // Everything is a value: a buffer update is a new tensor that the signature ties to the buffer.
-        try finish(.decomposed)
+        try finish(.imported, program, dump)
+
+        // --- A small language --------------------------------------------------------------------
+        // ATen operators become kernels and views; promotion, broadcasting and defaults become explicit.
+        try DecomposeOps().run(on: &program, report: &report)
+        return try compile(decomposed: program, report: report, dump: dump)
+    }
+
+    /// The same for a program of core operators, where compiler tests begin.
+    package func compile(
+        decomposed: Program, report: CompilationReport = CompilationReport(),
+        dump: (String, String) -> Void = { _, _ in }
+    ) throws -> CompiledProgram {
+        var program = decomposed
+        var report = report
+        try finish(.decomposed, program, dump)
 
         // --- Fewer operators ---------------------------------------------------------------------
         // While everything is a value, a read may move anywhere and a copy means nothing, so fusion needs
@@ -83,12 +94,12 @@ package struct Compiler: Sendable {
         // NOTE: must run before RecoverStateWrites. Behind it, each fusion would have to prove that no write
         // in place lies between where it reads and where the pattern did.
         try FuseOps(disabled: options.noFuse).run(on: &program, report: &report)
-        try finish(.fused)
+        try finish(.fused, program, dump)
 
         // --- States in place ---------------------------------------------------------------------
         // From here on nodes are in execution order, and reading a value twice may give two answers.
         try RecoverStateWrites().run(on: &program, report: &report)
-        try finish(.inPlace)
+        try finish(.inPlace, program, dump)
         report.stateUpdates = Self.stateUpdates(in: program)
         if options.requireInPlace { try requireInPlace(report.stateUpdates, program) }
 
@@ -104,6 +115,13 @@ package struct Compiler: Sendable {
         return CompiledProgram(
             bundle: packed.program, recipes: packed.recipes, tensors: program.tensors, sources: program.sources,
             report: report)
+    }
+
+    private func finish(
+        _ stage: Verifier.Stage, _ program: Program, _ dump: (String, String) -> Void
+    ) throws {
+        try Verifier.verify(program, stage: stage)
+        if options.dumpAfter.contains(stage.rawValue) { dump(stage.rawValue, program.text()) }
     }
 
     private static func stateUpdates(in program: Program) -> [CompilationReport.StateUpdate] {

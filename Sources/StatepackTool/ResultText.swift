@@ -72,3 +72,7 @@ func shortText(_ value: Double) -> String {
     if (-3..<4).contains(exponent) { return decimalText(value, digits: max(0, 2 - exponent)) }
     return "\(value < 0 ? "-" : "")\(decimalText(mantissa, digits: 2))e\(exponent)"
 }
+
+func hexadecimalText(_ bytes: some Sequence<UInt8>) -> String {
+    bytes.map { ($0 < 16 ? "0" : "") + String($0, radix: 16) }.joined()
+}

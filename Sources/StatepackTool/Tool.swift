@@ -22,7 +22,7 @@ package enum Tool {
     package static func run(_ program: String, _ words: [String], console: Console) async -> Int32 {
         var status: Int32
         do {
-            status = try await dispatch(program, words, console: console)
+            status = try dispatch(program, words, console: console)
         } catch {
             let diagnostics = diagnostics(of: error)
             for diagnostic in diagnostics { console.report(diagnostic) }
@@ -38,7 +38,7 @@ package enum Tool {
         return status
     }
 
-    private static func dispatch(_ program: String, _ words: [String], console: Console) async throws -> Int32 {
+    private static func dispatch(_ program: String, _ words: [String], console: Console) throws -> Int32 {
         guard let syntax = [CommandSyntax.convert, .validate, .statepack].first(where: { $0.name == program }) else {
             throw Diagnostic(.internalError, "no program `\(program)`")
         }
@@ -54,10 +54,12 @@ package enum Tool {
             return 0
         }
         switch arguments.syntax.name {
+        case "convert": return try Convert(arguments, console).run()
+        case "validate": return try Validate(arguments, console).run()
+        case "inspect": return try Inspect(arguments, console).run()
         case "run": return try RunModel(arguments, console).run()
         case "help": return try help(arguments, console)
-        case "statepack": return try explain(arguments, console)
-        default: throw Diagnostic(.internalError, "`\(arguments.syntax.name)` is not built in yet")
+        default: return try explain(arguments, console)
         }
     }
 

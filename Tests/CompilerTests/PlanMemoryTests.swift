@@ -246,7 +246,7 @@ import Testing
                     output %1 "y"
                 }
                 """)
-        let list = try #require(throws: DiagnosticList.self) { try Compiler().compile(program) }
+        let list = try #require(throws: DiagnosticList.self) { try Compiler().compile(decomposed: program) }
         #expect(
             list.diagnostics == [
                 Diagnostic(

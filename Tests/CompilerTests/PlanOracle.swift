@@ -392,7 +392,7 @@ enum PlanOracle {
         _ program: Program, options: CompileOptions = CompileOptions(),
         sourceLocation: SourceLocation = #_sourceLocation
     ) throws -> CompiledProgram {
-        let compiled = try Compiler(options: options).compile(program)
+        let compiled = try Compiler(options: options).compile(decomposed: program)
         let constants = compiled.recipes.map { constant(program.tensors[$0.source]) }
         for offset in [0, 3] {
             let symbols = program.symbols.map { min($0.max, $0.min + offset) }

@@ -61,6 +61,8 @@ package func importProgram(
     at path: String, verifyingWeights: Bool = true
 ) throws(DiagnosticList) -> ImportedProgram {
     let file = try MappedFile(path: path)
+    // NOTE: the parts are ranges of the mapping, which goes away with the last use of `file`.
+    defer { withExtendedLifetime(file) {} }
     let parts = try ExportedFileReader.parts(of: file.bytes, path: path)
     var (program, weightsFile) = try ProgramConversion.program(parts.program, path: path)
     program.digest = SHA256Digest.of(parts.program)

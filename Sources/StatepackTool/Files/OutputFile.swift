@@ -6,42 +6,61 @@ import StatepackDiagnostics
     import Darwin
 #endif
 
-/// Files that a command writes: whole or not at all.
-package enum OutputFile {
-    /// Writes bytes to a temporary file in the same folder, flushes it and renames it to `path`.
-    ///
-    /// A file that stood there stays as it was until then, and on failure. Throws `E0731`.
-    private static func write(_ bytes: UnsafeRawBufferPointer, to path: String) throws(Diagnostic) {
-        let folder = folder(of: path)
-        let temporary = "\(folder)/.statepack-\(String(UInt64.random(in: .min ... .max), radix: 16)).tmp"
+/// A file that is complete on disk under a temporary name beside its own. `commit` gives it its name; a
+/// value that goes away without that leaves nothing.
+struct PendingOutput: ~Copyable {
+    private let path: String
+    private let temporary: String
+    private var isCommitted = false
+
+    /// Writes and flushes the temporary file. Throws `E0731`.
+    init(_ bytes: [UInt8], for path: String) throws(Diagnostic) {
+        self.path = path
+        let random = String(UInt64.random(in: .min ... .max), radix: 16)
+        temporary = "\(OutputFile.folder(of: path))/.statepack-\(random).tmp"
         let descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o666)
-        if descriptor < 0 { throw failure(path, errno) }
-        var isFinished = false
-        defer {
-            close(descriptor)
-            if !isFinished { unlink(temporary) }
+        if descriptor < 0 {
+            isCommitted = true
+            throw OutputFile.failure(path, errno)
         }
-        var offset = 0
-        while offset < bytes.count {
-            // Linux writes at most 2 GiB at once, and Darwin refuses more.
-            let length = min(bytes.count - offset, 1 << 30)
-            let count = systemWrite(descriptor, bytes.baseAddress! + offset, length)
-            if count < 0 {
-                if errno == EINTR { continue }
-                throw failure(path, errno)
+        var failure: Int32 = 0
+        bytes.withUnsafeBytes { bytes in
+            var offset = 0
+            while offset < bytes.count, failure == 0 {
+                // Linux writes at most 2 GiB at once, and Darwin refuses more.
+                let count = write(descriptor, bytes.baseAddress! + offset, min(bytes.count - offset, 1 << 30))
+                if count >= 0 {
+                    offset += count
+                } else if errno != EINTR {
+                    failure = errno
+                }
             }
-            offset += count
         }
-        if fsync(descriptor) != 0 { throw failure(path, errno) }
-        if rename(temporary, path) != 0 { throw failure(path, errno) }
-        isFinished = true
+        if failure == 0, fsync(descriptor) != 0 { failure = errno }
+        close(descriptor)
+        if failure != 0 { throw OutputFile.failure(path, failure) }
     }
 
+    init(_ text: String, for path: String) throws(Diagnostic) { try self.init(Array(text.utf8), for: path) }
+
+    /// A file that stood at the path is replaced at once. Throws `E0731`.
+    mutating func commit() throws(Diagnostic) {
+        if rename(temporary, path) != 0 { throw OutputFile.failure(path, errno) }
+        isCommitted = true
+    }
+
+    deinit {
+        if !isCommitted { unlink(temporary) }
+    }
+}
+
+/// Files that a command writes: whole or not at all.
+package enum OutputFile {
+    /// Writes a file beside `path` and renames it. A file that stood there stays as it was until then, and
+    /// on failure. Throws `E0731`.
     package static func write(_ bytes: [UInt8], to path: String) throws(Diagnostic) {
-        let result: Result<Void, Diagnostic> = bytes.withUnsafeBytes { bytes in
-            do throws(Diagnostic) { return .success(try write(bytes, to: path)) } catch { return .failure(error) }
-        }
-        try result.get()
+        var pending = try PendingOutput(bytes, for: path)
+        try pending.commit()
     }
 
     /// Refuses an output that is the same file as something the command reads, whatever the spelling of
@@ -71,13 +90,9 @@ package enum OutputFile {
         return slash == path.startIndex ? "/" : String(path[..<slash])
     }
 
-    private static func failure(_ path: String, _ code: Int32) -> Diagnostic {
+    fileprivate static func failure(_ path: String, _ code: Int32) -> Diagnostic {
         Diagnostic(
             .unwritableOutput, "the output cannot be written: \(String(cString: strerror(code)))", at: path,
             hint: code == ENOENT ? "create the folder \(folder(of: path)) first" : nil)
     }
-}
-
-private func systemWrite(_ descriptor: Int32, _ bytes: UnsafeRawPointer, _ count: Int) -> Int {
-    write(descriptor, bytes, count)
 }

@@ -47,9 +47,9 @@ package struct ReplayReport: Sendable {
 /// sequences in turns, each from fresh initial values: both must repeat the first pass byte for byte.
 ///
 /// Cost: every recorded step three times, and three sets of states in memory.
-struct Replayer {
-    let functions: [String: InferenceFunction]
-    let recording: Recording
+package struct Replayer {
+    private let functions: [String: InferenceFunction]
+    private let recording: Recording
     private var report = ReplayReport()
     private var reset: Diagnostic?
 
@@ -58,7 +58,7 @@ struct Replayer {
         self.recording = recording
     }
 
-    static func run(_ recording: Recording, functions: [String: InferenceFunction]) -> ReplayReport {
+    package static func run(_ recording: Recording, functions: [String: InferenceFunction]) -> ReplayReport {
         var replayer = Replayer(functions: functions, recording: recording)
         return replayer.run()
     }

@@ -1,0 +1,265 @@
+import StatepackDiagnostics
+import StatepackTool
+import Testing
+
+#if canImport(Glibc)
+    import Glibc
+#elseif canImport(Darwin)
+    import Darwin
+#endif
+
+@Suite struct ConvertTests {
+    /// A folder that holds the example's exported.pb and nothing else.
+    static func exampleFolder() throws -> TestFolder {
+        let folder = TestFolder()
+        folder.write(try Golden.bytes(Repository.example), to: "exported.pb")
+        return folder
+    }
+
+    @Test func writesTheBundleBesideTheInputAndPrintsTheStates() async throws {
+        let folder = try Self.exampleFolder()
+        let run = await ToolRun("convert", folder / "exported.pb", "--require-in-place")
+        #expect(run.status == 0)
+        #expect(run.diagnostics == "")
+        #expect(folder.names == ["exported.pb", "exported.statepack"])
+        let lines = run.results.split(separator: "\n").map(String.init)
+        #expect(lines.count == 4)
+        #expect(
+            lines[1].split(separator: " ", omittingEmptySubsequences: true).joined(separator: " ")
+                == "keyCache key_cache [2, 256, 64] float32 128 KiB 0.0 in place (index_put)")
+        #expect(
+            lines[2].split(separator: " ", omittingEmptySubsequences: true).joined(separator: " ")
+                == "valueCache value_cache [2, 256, 64] float32 128 KiB 0.0 in place (index_copy)")
+        #expect(lines[3].hasPrefix("wrote \(folder / "exported.statepack"): 1 function, weights "))
+    }
+
+    @Test func convertingTwiceGivesEqualBytesWithoutAnyAbsolutePath() async throws {
+        let folder = try Self.exampleFolder()
+        for name in ["a", "b"] {
+            let run = await ToolRun(
+                "convert", folder / "exported.pb", "-o", folder / "\(name).statepack", "--report",
+                folder / "\(name).json")
+            #expect(run.status == 0)
+        }
+        let bundle = try folder.read("a.statepack")
+        #expect(try bundle == folder.read("b.statepack"))
+        let report = try folder.read("a.json")
+        #expect(try report == folder.read("b.json"))
+        for path in [folder.path, Repository.path(""), "/root", "/home", "/tmp", "/work"] {
+            #expect(!contains(bundle, path), "the bundle contains \(path)")
+            #expect(!contains(report, path), "the report contains \(path)")
+        }
+    }
+
+    @Test func reportSaysHowEveryStateIsUpdated() async throws {
+        let folder = try Self.exampleFolder()
+        let run = await ToolRun("convert", folder / "exported.pb", "--report", folder / "report.json")
+        #expect(run.status == 0)
+        let report = try JSONReader.read(folder.read("report.json"))
+        #expect(
+            report["states"]
+                == [
+                    [
+                        "function": "main", "name": "keyCache", "buffer": "key_cache", "writtenBy": "index_put",
+                        "inPlace": .bool(true), "copiedBytes": "0",
+                    ],
+                    [
+                        "function": "main", "name": "valueCache", "buffer": "value_cache", "writtenBy": "index_copy",
+                        "inPlace": .bool(true), "copiedBytes": "0",
+                    ],
+                ])
+        #expect(report["program"]?.stringValue?.count == 64)
+        #expect(report["recordingBytes"]?.integerValue ?? 0 > 0)
+    }
+
+    @Test func theDumpIsTheOnlyResultAndNamesWritesInPlace() async throws {
+        let folder = try Self.exampleFolder()
+        let run = await ToolRun("convert", folder / "exported.pb", "--dump-ir-after", "RecoverStateWrites")
+        #expect(run.status == 0)
+        #expect(run.results.contains("index_put"))
+        #expect(!run.results.contains("wrote "))
+        #expect(folder.names == ["exported.pb", "exported.statepack"])
+    }
+
+    @Test func listOpsPrintsTheOperatorsAndWritesNothing() async throws {
+        let folder = try Self.exampleFolder()
+        let run = await ToolRun("convert", folder / "exported.pb", "--list-ops")
+        #expect(run.status == 0)
+        #expect(run.results.contains("2  aten.index_copy.default\n"))
+        #expect(folder.names == ["exported.pb"])
+    }
+
+    @Test func everyFusionCanBeLeftOut() async throws {
+        let folder = try Self.exampleFolder()
+        let run = await ToolRun(
+            "convert", folder / "exported.pb", "--no-fuse", "all", "-o", folder / "plain.statepack")
+        #expect(run.status == 0)
+        let check = await ToolRun("validate", folder / "plain.statepack")
+        #expect(check.status == 0)
+    }
+
+    struct Failure: CustomTestStringConvertible {
+        var testDescription: String
+        /// Words after `convert FOLDER/exported.pb`; `%` stands for the folder.
+        var words: [String]
+        var status: Int32
+        /// What the diagnostics begin with; `%` stands for the folder.
+        var diagnostics: String
+    }
+
+    static let failures: [Failure] = [
+        Failure(
+            testDescription: "too few state names", words: ["--state-names", "keyCache"], status: 1,
+            diagnostics: "error[E0301]: 1 state name was given, the program has 2\n"),
+        Failure(
+            testDescription: "another name than the author's", words: ["--state-names", "keys,valueCache"], status: 1,
+            diagnostics: "error[E0301]: state `keyCache` was named by its author, `keys` is another name\n"),
+        Failure(
+            testDescription: "one name twice", words: ["--state-names", "keyCache,keyCache"], status: 1,
+            diagnostics: "error[E0301]: "),
+        Failure(
+            testDescription: "a buffer that is none", words: ["--state-names", "keys=keyCache"], status: 1,
+            diagnostics: "error[E0301]: no state comes from a buffer `keys`\n"),
+        Failure(
+            testDescription: "output is the input", words: ["-o", "%/../%%/exported.pb"], status: 2,
+            diagnostics: """
+                error[E0732]: --output would overwrite a file that the command reads
+                  --> %/../%%/exported.pb
+                  expected: a path other than %/exported.pb
+                  found:    %/../%%/exported.pb
+
+                """),
+        Failure(
+            testDescription: "report is the input", words: ["--report", "%/exported.pb"], status: 2,
+            diagnostics: "error[E0732]: --report would overwrite a file that the command reads\n"),
+        Failure(
+            testDescription: "report is the output", words: ["--report", "%/x", "-o", "%/x"], status: 2,
+            diagnostics: """
+                error[E0709]: --report and --output name the same file
+                  --> convert
+                  found:    %/x
+                  hint:     choose two files
+
+                """),
+        Failure(
+            testDescription: "no folder for the output", words: ["-o", "%/missing/m.statepack"], status: 5,
+            diagnostics: "error[E0550]: cannot create the bundle: No such file or directory\n"),
+        Failure(
+            testDescription: "no folder for the report", words: ["--report", "%/missing/r.json"], status: 5,
+            diagnostics: """
+                error[E0731]: the output cannot be written: No such file or directory
+                  --> %/missing/r.json
+                  hint:     create the folder %/missing first
+
+                """),
+        Failure(
+            testDescription: "contract missing", words: ["--descriptors", "%/missing.json"], status: 3,
+            diagnostics: """
+                error[E0102]: there is no such file
+                  --> %/missing.json
+                """),
+        Failure(
+            testDescription: "contract that is no contract", words: ["--descriptors", "%/exported.pb"], status: 3,
+            diagnostics: "error[E0711]: the contract is not valid JSON: expected a value\n"),
+        Failure(
+            testDescription: "unknown pass", words: ["--dump-ir-after", "RecoverStateWrite"], status: 2,
+            diagnostics: "error[E0705]: option `--dump-ir-after` has an invalid value\n"),
+        Failure(
+            testDescription: "unknown fusion", words: ["--no-fuse", "al"], status: 2,
+            diagnostics: "error[E0705]: option `--no-fuse` has an invalid value\n"),
+    ]
+
+    @Test(arguments: failures)
+    func failureNamesItsCauseAndLeavesNothing(_ row: Failure) async throws {
+        let folder = try Self.exampleFolder()
+        let name = String(folder.path.split(separator: "/").last!)
+        func fill(_ text: String) -> String {
+            text.replacing("%%", with: name).replacing("%", with: folder.path)
+        }
+        let before = try folder.read("exported.pb")
+        let run = await ToolRun("convert", [folder / "exported.pb"] + row.words.map(fill))
+        #expect(run.status == row.status)
+        #expect(run.results == "")
+        #expect(run.diagnostics.hasPrefix(fill(row.diagnostics)), "\(run.diagnostics)")
+        #expect(folder.names == ["exported.pb"])
+        #expect(try folder.read("exported.pb") == before)
+    }
+
+    @Test func inputThatCannotBeReadIsNamed() async throws {
+        let folder = TestFolder()
+        folder.write([], to: "empty.pb")
+        for (path, code) in [("missing.pb", "E0102"), ("empty.pb", "E0105")] {
+            let run = await ToolRun("convert", folder / path)
+            #expect(run.status == 3)
+            #expect(run.diagnostics.hasPrefix("error[\(code)"), "\(run.diagnostics)")
+            #expect(run.diagnostics.contains(folder / path))
+        }
+        let run = await ToolRun("convert", folder.path)
+        #expect(run.status == 3)
+        #expect(run.diagnostics.hasPrefix("error[E0103]"), "\(run.diagnostics)")
+        #expect(folder.names == ["empty.pb"])
+    }
+
+    @Test func contractThatDoesNotHoldIsAnErrorWithEveryDifference() async throws {
+        let folder = try Self.exampleFolder()
+        let inspect = await ToolRun("statepack", "inspect", "--json", folder / "exported.pb")
+        #expect(inspect.status == 0)
+        folder.write(inspect.results.utf8, to: "contract.json")
+        let holds = await ToolRun(
+            "convert", folder / "exported.pb", "--descriptors", folder / "contract.json", "-o", folder / "m.statepack")
+        #expect(holds.status == 0)
+        let edited = inspect.results.replacing("[2, 256, 64]", with: "[2, 512, 64]").replacing("logits", with: "scores")
+        folder.write(edited.utf8, to: "contract.json")
+        let run = await ToolRun(
+            "convert", folder / "exported.pb", "--descriptors", folder / "contract.json", "-o", folder / "n.statepack")
+        #expect(run.status == 1)
+        #expect(
+            run.diagnostics == """
+                error[E0718]: the state `keyCache` has another shape
+                  --> function `main`, state `keyCache`
+                  expected: [2, 512, 64] float32
+                  found:    [2, 256, 64] float32
+                error[E0718]: the state `valueCache` has another shape
+                  --> function `main`, state `valueCache`
+                  expected: [2, 512, 64] float32
+                  found:    [2, 256, 64] float32
+                error[E0714]: the function has no output `scores`
+                  --> function `main`, output `scores`
+                  expected: scores: [1, query, 64] float32
+                  found:    logits
+                error[E0715]: the contract does not declare the output `logits`
+                  --> function `main`, output `logits`
+                  expected: scores
+                  found:    logits: [1, query, 64] float32
+
+                """)
+        #expect(folder.names == ["contract.json", "exported.pb", "m.statepack"])
+    }
+
+    @Test func failedConvertLeavesAnEarlierBundleAsItWas() async throws {
+        let folder = try Self.exampleFolder()
+        folder.write(Array("an earlier bundle".utf8), to: "exported.statepack")
+        let run = await ToolRun("convert", folder / "exported.pb", "--state-names", "a")
+        #expect(run.status == 1)
+        #expect(try folder.read("exported.statepack") == Array("an earlier bundle".utf8))
+    }
+
+    @Test func committedContractIsTheOneOfTheCommittedProgram() async throws {
+        let run = await ToolRun("statepack", "inspect", "--json", Repository.example)
+        let committed = try Golden.bytes(Repository.path("examples/01-stateful-transformer/contract.json"))
+        #expect(run.results == String(decoding: committed, as: UTF8.self))
+    }
+
+    @Test func exportedProgramCutAnywhereIsMalformed() async throws {
+        let bytes = try Golden.bytes(Repository.example)
+        let folder = TestFolder()
+        for index in 0..<256 {
+            folder.write(bytes.prefix(bytes.count * index / 256), to: "cut.pb")
+            let run = await ToolRun("convert", folder / "cut.pb")
+            #expect(run.status == 3, "cut after \(bytes.count * index / 256) bytes")
+            #expect(run.results == "")
+            #expect(run.diagnostics.hasPrefix("error[E01"))
+            #expect(folder.names == ["cut.pb"])
+        }
+    }
+}
