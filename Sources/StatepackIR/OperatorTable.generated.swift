@@ -56,6 +56,10 @@ extension OperatorTable {
             arguments: ["self", "exponent"],
             writes: false, rule: AtenRules.binary),
         OperatorRow(
+            name: "aten.pow.Scalar",
+            arguments: ["self", "exponent"],
+            writes: false, rule: AtenRules.binary),
+        OperatorRow(
             name: "aten.bitwise_and.Tensor",
             arguments: ["self", "other"],
             writes: false, rule: AtenRules.binary),
@@ -65,6 +69,18 @@ extension OperatorTable {
             writes: false, rule: AtenRules.binary),
         OperatorRow(
             name: "aten.bitwise_xor.Tensor",
+            arguments: ["self", "other"],
+            writes: false, rule: AtenRules.binary),
+        OperatorRow(
+            name: "aten.bitwise_and.Scalar",
+            arguments: ["self", "other"],
+            writes: false, rule: AtenRules.binary),
+        OperatorRow(
+            name: "aten.bitwise_or.Scalar",
+            arguments: ["self", "other"],
+            writes: false, rule: AtenRules.binary),
+        OperatorRow(
+            name: "aten.bitwise_xor.Scalar",
             arguments: ["self", "other"],
             writes: false, rule: AtenRules.binary),
         OperatorRow(
@@ -200,6 +216,14 @@ extension OperatorTable {
             arguments: ["self"],
             writes: false, rule: AtenRules.comparison),
         OperatorRow(
+            name: "aten.isnan.default",
+            arguments: ["self"],
+            writes: false, rule: AtenRules.comparison),
+        OperatorRow(
+            name: "aten.isinf.default",
+            arguments: ["self"],
+            writes: false, rule: AtenRules.comparison),
+        OperatorRow(
             name: "aten.where.self",
             arguments: ["condition", "self", "other"],
             writes: false, rule: AtenRules.where),
@@ -280,6 +304,10 @@ extension OperatorTable {
             arguments: ["self", "start_dim", "end_dim"],
             writes: false, rule: AtenRules.view),
         OperatorRow(
+            name: "aten.repeat.default",
+            arguments: ["self", "repeats"],
+            writes: false, rule: AtenRules.view),
+        OperatorRow(
             name: "aten.clone.default",
             arguments: ["self"],
             writes: false, rule: AtenRules.copy),
@@ -336,8 +364,20 @@ extension OperatorTable {
             arguments: ["self", "dim", "keepdim", "dtype"],
             writes: false, rule: AtenRules.reduce),
         OperatorRow(
+            name: "aten.sum.default",
+            arguments: ["self", "dtype"],
+            writes: false, rule: AtenRules.reduce),
+        OperatorRow(
             name: "aten.mean.dim",
             arguments: ["self", "dim", "keepdim", "dtype"],
+            writes: false, rule: AtenRules.reduce),
+        OperatorRow(
+            name: "aten.mean.default",
+            arguments: ["self", "dtype"],
+            writes: false, rule: AtenRules.reduce),
+        OperatorRow(
+            name: "aten.var.correction",
+            arguments: ["self", "dim", "correction", "keepdim"],
             writes: false, rule: AtenRules.reduce),
         OperatorRow(
             name: "aten.amax.default",
@@ -348,11 +388,35 @@ extension OperatorTable {
             arguments: ["self", "dim", "keepdim"],
             writes: false, rule: AtenRules.reduce),
         OperatorRow(
+            name: "aten.max.default",
+            arguments: ["self"],
+            writes: false, rule: AtenRules.reduce),
+        OperatorRow(
+            name: "aten.min.default",
+            arguments: ["self"],
+            writes: false, rule: AtenRules.reduce),
+        OperatorRow(
             name: "aten.any.dim",
             arguments: ["self", "dim", "keepdim"],
             writes: false, rule: AtenRules.reduce),
         OperatorRow(
+            name: "aten.any.default",
+            arguments: ["self"],
+            writes: false, rule: AtenRules.reduce),
+        OperatorRow(
+            name: "aten.any.dims",
+            arguments: ["self", "dim", "keepdim"],
+            writes: false, rule: AtenRules.reduce),
+        OperatorRow(
             name: "aten.all.dim",
+            arguments: ["self", "dim", "keepdim"],
+            writes: false, rule: AtenRules.reduce),
+        OperatorRow(
+            name: "aten.all.default",
+            arguments: ["self"],
+            writes: false, rule: AtenRules.reduce),
+        OperatorRow(
+            name: "aten.all.dims",
             arguments: ["self", "dim", "keepdim"],
             writes: false, rule: AtenRules.reduce),
         OperatorRow(

@@ -21,4 +21,17 @@ import Testing
         try Verifier.verify(program, stage: .decomposed)
         #expect(try Program(text: program.text()) == program.renumbered())
     }
+
+    /// Its module uses every operator that PyTorch's decomposition leaves, with the argument forms that occur.
+    @Test func typesAndDecomposesEveryOperatorAsTorchDoes() throws {
+        let imported = try importProgram(at: Self.root + "/Tests/Fixtures/operators/exported.pb")
+        try Verifier.verify(imported.program, stage: .imported)
+        var program = imported.program
+        var report = CompilationReport()
+        try DecomposeOps().run(on: &program, report: &report)
+        try Verifier.verify(program, stage: .decomposed)
+        #expect(try Program(text: program.text()) == program.renumbered())
+        #expect(report.counters["DecomposeOps"]?["operators"] == imported.program.functions[0].nodes.count)
+        #expect(imported.recording?.replays.first?.steps.count == 4)
+    }
 }

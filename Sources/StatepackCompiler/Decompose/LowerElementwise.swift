@@ -12,6 +12,8 @@ extension CoreBuilder {
         case "pow": return [try power()]
         case "eq", "ne", "lt", "le", "gt", "ge": return [try comparison(name)]
         case "logical_and", "logical_or", "logical_not": return [try logical(name)]
+        case "isnan", "isinf": return [try classification(name)]
+        case "repeat": return [try repetition()]
         case "where", "masked_fill": return [try selection(name)]
         case "clamp": return [try clamp()]
         case "cumsum", "softmax", "_softmax": return [try alongAxis(name)]
@@ -26,7 +28,7 @@ extension CoreBuilder {
         case "full", "full_like", "zeros", "ones", "zeros_like", "ones_like", "scalar_tensor", "arange":
             return [try factory(name)]
         case "cat": return [try concatenation()]
-        case "sum", "mean", "amax", "amin", "any", "all", "argmax": return [try reduction(name)]
+        case "sum", "mean", "amax", "amin", "any", "all", "argmax", "max", "min", "var": return [try reduction(name)]
         case "layer_norm", "rms_norm": return [try normalisation(name)]
         case "linear": return [try linear()]
         case "mm", "bmm", "matmul", "addmm": return [try product(name)]
@@ -112,6 +114,14 @@ extension CoreBuilder {
         if name == "logical_not" { return try emit(name, ["a": a]) }
         let kernel = name == "logical_and" ? "bitwise_and" : "bitwise_or"
         return try emit(kernel, ["a": a, "b": operand("other", as: .bool)])
+    }
+
+    /// Nothing but NaN differs from itself. Integers have neither NaN nor infinity.
+    private func classification(_ name: String) throws(RuleFailure) -> ValueID {
+        let a = try operand("self")
+        let type = self[a].scalarType
+        guard name == "isinf", type.isFloatingPoint else { return try emit("ne", ["a": a, "b": a]) }
+        return try emit("eq", ["a": emit("abs", ["a": a]), "b": scalar(.number(.infinity), as: type)])
     }
 
     private func unary(_ name: String) throws(RuleFailure) -> ValueID {

@@ -42,6 +42,32 @@ extension CoreBuilder {
         return results
     }
 
+    /// Puts an axis in front of each that is repeated, expands it, and merges the two.
+    func repetition() throws(RuleFailure) -> ValueID {
+        let repeats = try input.sizes("repeats")
+        var a = try operand("self")
+        let shape = Array(repeating: .one, count: repeats.count - self[a].rank) + self[a].shape
+        var (split, expanded): ([SizeExpression], [SizeExpression]) = ([], [])
+        for (size, times) in zip(shape, repeats) {
+            if times == .one {
+                split.append(size)
+                expanded.append(size)
+            } else if size == .one {
+                split.append(.one)
+                expanded.append(times)
+            } else {
+                split += [.one, size]
+                expanded += [times, size]
+            }
+        }
+        guard split.count <= 8 else {
+            throw RuleFailure(
+                .unsupportedArgument, "a repeat needs more than eight axes on the way", found: "\(split.count)")
+        }
+        a = try expand(reshape(a, to: split), to: expanded)
+        return try reshape(a, to: resultType.shape)
+    }
+
     func copies(_ name: String) throws(RuleFailure) -> ValueID {
         if name == "copy" {
             // The shape and scalar type are those of `self`, its elements are not read.

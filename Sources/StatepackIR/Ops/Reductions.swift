@@ -5,7 +5,7 @@ internal import StatepackBundle
 extension RuleInput {
     /// The axes of a reduction, sorted; none or an empty list means all.
     package func reductionAxes(rank: Int) throws(RuleFailure) -> [Int] {
-        let given = try integers("dim")
+        let given = node["dim"] == nil ? [] : try integers("dim")
         if given.isEmpty { return Array(0..<rank) }
         var axes: Set<Int> = []
         for dim in given {
@@ -16,6 +16,9 @@ extension RuleInput {
         return axes.filter { $0 < rank }.sorted()
     }
 
+    /// Operators that fold everything have no `keepdim`.
+    package func keepsAxes() throws(RuleFailure) -> Bool { try node["keepdim"] == nil ? false : flag("keepdim") }
+
     func folded(_ shape: [SizeExpression], _ axes: Set<Int>, keep: Bool) -> [SizeExpression] {
         shape.indices.compactMap { axes.contains($0) ? (keep ? .one : nil) : shape[$0] }
     }
@@ -24,7 +27,7 @@ extension RuleInput {
 extension AtenRules {
     @Sendable static func reduce(_ input: RuleInput) throws(RuleFailure) -> [ValueType] {
         let operand = try input.tensor("self")
-        let keep = try input.flag("keepdim")
+        let keep = try input.keepsAxes()
         let axes = Set(try input.reductionAxes(rank: operand.rank))
         var type = operand.scalarType
         switch baseName(input.node.op) {
@@ -35,6 +38,11 @@ extension AtenRules {
             try input.require(
                 type.isFloatingPoint, "the operand has the wrong scalar type", expected: "floating point",
                 found: type.name)
+        case "var":
+            try input.require(
+                type.isFloatingPoint, "the operand has the wrong scalar type", expected: "floating point",
+                found: type.name)
+            _ = try input.optionalNumber("correction")
         case "any", "all": type = .bool
         case "argmax": type = .int64
         default: break

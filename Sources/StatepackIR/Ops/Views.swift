@@ -180,6 +180,18 @@ extension AtenRules {
             return result(try input.expanded(shape, to: input.sizes("size")))
         case "aten.split_with_sizes.default":
             return try split(input, shape).map { ValueType(type, $0) }
+        case "aten.repeat.default":
+            let repeats = try input.sizes("repeats")
+            try input.require(
+                repeats.count >= rank, "`repeats` has fewer axes than its operand", expected: "at least \(rank)",
+                found: "\(repeats.count)")
+            var new: [SizeExpression] = []
+            for (index, times) in repeats.enumerated() {
+                let axis = index - (repeats.count - rank)
+                let size = axis < 0 ? .one : shape[axis]
+                new.append(try input.checked { () throws(SizeExpression.Failure) in try size.times(times) })
+            }
+            return result(new)
         case "aten.flatten.using_ints":
             return result(try flattened(input, shape))
         default:

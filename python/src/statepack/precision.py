@@ -122,7 +122,7 @@ def _own_length(node: pb.Node, shape, symbols: Sequence[int]) -> float:  # type:
         return sizes[arguments["dim"]] if sizes else 1
     if name in ("sum", "mean"):
         sizes = arguments["self"]
-        axes = arguments["dim"] if arguments["dim"] else range(len(sizes))
+        axes = arguments.get("dim") or range(len(sizes))
         return math.prod(sizes[axis] for axis in axes)
     return 1
 
