@@ -61,7 +61,10 @@ import Testing
                 shape[dim] = (end - start + step - 1) / step
                 return add(
                     "view.slice",
-                    [("a", .tensor(value)), ("dim", int(dim)), ("start", int(start)), ("end", int(end)), ("step", int(step))],
+                    [
+                        ("a", .tensor(value)), ("dim", int(dim)), ("start", int(start)), ("end", int(end)),
+                        ("step", int(step)),
+                    ],
                     shape)
             case 2 where shape.count > 1:
                 let dims = Array(shape.indices).shuffled(using: &random)
@@ -98,7 +101,10 @@ import Testing
                 // Shift along the first axis.
                 let rest = add(
                     "view.slice",
-                    [("a", .tensor(value)), ("dim", int(0)), ("start", int(1)), ("end", int(shape[0])), ("step", int(1))],
+                    [
+                        ("a", .tensor(value)), ("dim", int(0)), ("start", int(1)), ("end", int(shape[0])),
+                        ("step", int(1)),
+                    ],
                     [shape[0] - 1] + shape.dropFirst())
                 let first = add(
                     "view.slice",
@@ -115,7 +121,8 @@ import Testing
             var value = base
             for _ in 0..<pick(3) {
                 let next = view(of: value)
-                guard next != value, let node = function.nodes.last, ["view.select", "view.slice"].contains(node.op) else {
+                guard next != value, let node = function.nodes.last, ["view.select", "view.slice"].contains(node.op)
+                else {
                     break
                 }
                 levels.append((value, node))
@@ -126,7 +133,10 @@ import Testing
             if !shape.isEmpty, pick(2) == 0 {
                 let source = add(
                     "view.slice",
-                    [("a", .tensor(partner(of: value))), ("dim", int(0)), ("start", int(0)), ("end", int(1)), ("step", int(1))],
+                    [
+                        ("a", .tensor(partner(of: value))), ("dim", int(0)), ("start", int(0)), ("end", int(1)),
+                        ("step", int(1)),
+                    ],
                     [1] + shape.dropFirst())
                 updated = add(
                     "index_copy",
