@@ -68,32 +68,30 @@ extension Function {
 
     package func renumbered() -> Function {
         var numbers: [ValueID: ValueID] = [:]
-        var result = self
-        result.values = []
-        for id in definitions where numbers[id] == nil {
-            numbers[id] = ValueID(result.values.count)
-            result.values.append(id.index < values.count ? values[id.index] : ValueType(.bool, []))
-        }
-        // A value that is used but never defined keeps its place behind the others, so that an invalid
-        // program stays invalid in the same way.
+        var types: [ValueType] = []
+        // A value that is used but never defined gets a place behind the others, so that an invalid program
+        // stays invalid in the same way.
         func number(_ id: ValueID) -> ValueID {
             if let known = numbers[id] { return known }
-            let new = ValueID(result.values.count)
+            let new = ValueID(types.count)
             numbers[id] = new
-            result.values.append(id.index < values.count ? values[id.index] : ValueType(.bool, []))
+            types.append(id.index < values.count ? values[id.index] : ValueType(.bool, []))
             return new
         }
+        for id in definitions { _ = number(id) }
+        var result = self
         for index in inputs.indices { result.inputs[index].value = number(inputs[index].value) }
         for index in states.indices {
             result.states[index].before = number(states[index].before)
         }
         for index in constants.indices { result.constants[index].value = number(constants[index].value) }
         for index in nodes.indices {
-            result.nodes[index].mapOperands { number($0) }
-            result.nodes[index].results = nodes[index].results.map { number($0) }
+            result.nodes[index].mapOperands(number)
+            result.nodes[index].results = nodes[index].results.map(number)
         }
         for index in states.indices { result.states[index].after = number(states[index].after) }
         for index in outputs.indices { result.outputs[index].value = number(outputs[index].value) }
+        result.values = types
         return result
     }
 }

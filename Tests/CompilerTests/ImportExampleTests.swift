@@ -32,6 +32,6 @@ import Testing
         try Verifier.verify(program, stage: .decomposed)
         #expect(try Program(text: program.text()) == program.renumbered())
         #expect(report.counters["DecomposeOps"]?["operators"] == imported.program.functions[0].nodes.count)
-        #expect(imported.recording?.replays.first?.steps.count == 4)
+        #expect(imported.recording?.replays.first?.steps.count == 3)
     }
 }
