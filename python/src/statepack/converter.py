@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from . import __version__, writing
 from . import _codes as codes
 from . import program_pb2 as pb
-from .decomposition import get_decomp_table, operator_name
+from .decomposition import get_decomp_table
 from .diagnostics import Diagnostic, ExportError
 from .graph import GraphWriter
 from .modules import (
@@ -28,7 +28,7 @@ from .modules import (
     shared_storage_diagnostic,
     version_of,
 )
-from .precision import bits_equal
+from .precision import bits_equal, written_by
 from .recording import STEPS, Replayer, StepRun, serialise, step_candidates
 from .replay import solve_symbols
 from .scalar_types import DTYPES, NUMBERS, describe
@@ -462,12 +462,8 @@ class _Assembly:
                 self._tensors.note_alias(target, tensor_of(entry.exported, target))
         for state in entry.signature.states:
             index = self._state_index(entry, state, function.values[values[state.before]])
-            function.states.add(
-                state=index,
-                before=values[state.before],
-                after=values[state.after],
-                written_by=_written_by(state),
-            )
+            use = function.states.add(state=index, before=values[state.before], after=values[state.after])
+            use.written_by = written_by(function, use)
 
     def _state_index(self, entry: _Entry, state: StateEntry, value: pb.Value) -> int:
         initial = entry.initial[state.source_name]
@@ -664,34 +660,3 @@ class _Assembly:
         if findings:
             raise ExportError(findings)
         return {name: found[name].detach().clone() for name in wanted}
-
-
-def _written_by(state: StateEntry) -> str:
-    """The operators that the author's writes became, in order, for people."""
-    if state.after is state.before:
-        return "none"
-    found: list[str] = []
-
-    def walk(node: Any) -> bool:
-        """True when the node's value is made by writes into the state."""
-        while isinstance(node, torch.fx.Node) and node.op == "call_function":
-            name = operator_name(node.target).split(".")[1]
-            if name in ("select_scatter", "slice_scatter"):
-                before = len(found)
-                inner = walk(node.args[1])
-                if not inner:
-                    del found[before:]
-                    found.append(name)
-            elif name in ("index_put", "index_copy", "scatter"):
-                found.append(name)
-            elif name == "where":
-                found.append(name)
-                return walk(node.args[2]) or walk(node.args[1])
-            elif name not in ("select", "slice", "view", "unsqueeze", "squeeze", "permute", "alias", "transpose"):
-                return False
-            node = node.args[0]
-        return node is state.before
-
-    if not walk(state.after):
-        return "copy"
-    return ", ".join(sorted(set(found))) or "copy"

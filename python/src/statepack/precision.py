@@ -188,15 +188,38 @@ def _exact_values(program: pb.Program, function: pb.Function, exact: set[str]) -
 
 def keeps_untouched(function: pb.Function, state: pb.FunctionState) -> bool:
     """True when the update is a chain of writes into the old value, so that all else keeps its bits."""
-    return state.after in _lineage(function, state.before)
+    return state.after in _lineage(function, state)
 
 
-def _lineage(function: pb.Function, before: int) -> set[int]:
-    lineage = {before}
+def written_by(function: pb.Function, state: pb.FunctionState) -> str:
+    """The operators that the author's writes became, for people; "copy" for a value computed as a whole."""
+    if state.after == state.before:
+        return "none"
+    lineage = _lineage(function, state)
+    if state.after not in lineage:
+        return "copy"
+    found = set()
     for node in function.nodes:
-        if _continues_lineage(node, lineage):
-            lineage.update(node.results)
-    return lineage
+        if lineage.issuperset(node.results) and (node.op in _WRITES or node.op == "aten.where.self"):
+            source = _data_operands(node).get(_WRITES.get(node.op, ""))
+            # A scatter of a part that was itself written is how the part goes back.
+            if source not in lineage:
+                found.add(node.op.split(".")[1])
+    return ", ".join(sorted(found)) or "copy"
+
+
+def _lineage(function: pb.Function, state: pb.FunctionState) -> set[int]:
+    """Values that are the state, or a view of it, on the way from its old value to its new one."""
+    forward = {state.before}
+    for node in function.nodes:
+        if _continues_lineage(node, forward):
+            forward.update(node.results)
+    # Views that only feed the computation, such as a layer's keys, are not on the way.
+    wanted = {state.after}
+    for node in reversed(function.nodes):
+        if wanted.intersection(node.results) and _continues_lineage(node, forward):
+            wanted.update(value for value in _data_operands(node).values() if value in forward)
+    return forward & wanted | {state.before}
 
 
 def _continues_lineage(node: pb.Node, lineage: set[int]) -> bool:
@@ -222,20 +245,19 @@ def written_elements(
     """
     if state.after == state.before:
         return torch.zeros(tuple(shape), dtype=torch.bool)
-    lineage = _lineage(function, state.before)
+    lineage = _lineage(function, state)
     if state.after not in lineage:
         return torch.ones(tuple(shape), dtype=torch.bool)
     masks: dict[int, torch.Tensor] = {state.before: torch.zeros(tuple(shape), dtype=torch.bool)}
     for node, released in zip(function.nodes, last_uses(function), strict=True):
-        if not _continues_lineage(node, lineage):
-            continue
-        arguments = argument_values(node, symbols, values.get)
-        for name, value in _data_operands(node).items():
-            mask = masks.get(value) if value in lineage else None
-            arguments[name] = torch.ones_like(values[value], dtype=torch.bool) if mask is None else mask
-        if "accumulate" in arguments:
-            arguments["accumulate"] = False
-        masks[node.results[0]] = call(node, arguments)[0]
+        if lineage.issuperset(node.results) and _continues_lineage(node, lineage):
+            arguments = argument_values(node, symbols, values.get)
+            for name, value in _data_operands(node).items():
+                mask = masks.get(value)
+                arguments[name] = torch.ones_like(values[value], dtype=torch.bool) if mask is None else mask
+            if "accumulate" in arguments:
+                arguments["accumulate"] = False
+            masks[node.results[0]] = call(node, arguments)[0]
         for value in released:
             masks.pop(value, None)
     return masks[state.after]
@@ -252,9 +274,9 @@ def mask_operands(function: pb.Function) -> set[int]:
     """Values that `written_elements` reads: what stands beside the state in its chain of writes."""
     wanted: set[int] = set()
     for state in function.states:
-        lineage = _lineage(function, state.before)
+        lineage = _lineage(function, state)
         for node in function.nodes:
-            if _continues_lineage(node, lineage):
+            if lineage.issuperset(node.results) and _continues_lineage(node, lineage):
                 data = set(_data_operands(node).values()) & lineage
                 wanted.update(value for value in operands(node) if value not in data)
     return wanted

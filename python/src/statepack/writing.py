@@ -93,8 +93,11 @@ def _write_weights(path: pathlib.Path, program: pb.Program, tensors: Sequence[to
         # safetensors refuses tensors that share storage, which views of one base do.
         owns = whole.untyped_storage().nbytes() == whole.numel() * whole.element_size()
         contents[stored.name] = whole if owns else whole.clone()
-    path.touch()
     save_file(contents, str(path))
+    # safetensors makes its file private; ours has the mode that any new file gets here.
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def _digest(path: pathlib.Path) -> bytes:
