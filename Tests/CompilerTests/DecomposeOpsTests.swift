@@ -318,8 +318,8 @@ import Testing
 
     @Test func storesEachNumberOnce() throws {
         var program = try Program(
-            text: Self.header
-                + """
+            text: """
+                symbol q 1...16
                 tensor "float32 2.0" float32[1] inline 00000040
                 func "main" {
                     input %0 "x": float32[q]

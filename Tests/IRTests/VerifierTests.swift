@@ -179,7 +179,9 @@ import Testing
             """
         let found = Verifier.findings(in: try Self.program(text), stage: .inPlace)
         #expect(
-            found.map(\.message) == ["%1 is not a state or a copy, nor a view of one", "`write` is not marked in place"])
+            found.map(\.message) == [
+                "%1 is not a state or a copy, nor a view of one", "`write` is not marked in place",
+            ])
         #expect(found.allSatisfy { $0.code == .invalidInPlace })
     }
 
