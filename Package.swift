@@ -56,7 +56,8 @@ let package = Package(
 
         .testTarget(name: "DiagnosticsTests", dependencies: ["StatepackDiagnostics"]),
         .testTarget(
-            name: "BundleTests", dependencies: ["StatepackBundle", "StatepackDiagnostics", "CLibcrypto"]),
+            name: "BundleTests", dependencies: ["StatepackBundle", "StatepackDiagnostics", "CLibcrypto"],
+            exclude: ["Goldens"]),
         .testTarget(name: "IRTests", dependencies: ["StatepackIR", "StatepackBundle", "StatepackDiagnostics"]),
         .testTarget(
             name: "CompilerTests",

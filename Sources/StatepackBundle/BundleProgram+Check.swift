@@ -249,6 +249,7 @@ private struct ProgramChecker {
             let value = function.values[use.value]
             if !used.insert(use.state).inserted {
                 report(.bundleState, "a function lists a state twice", at: here, found: state.name)
+                continue
             }
             if !names.insert(state.name).inserted {
                 report(

@@ -256,3 +256,18 @@ extension WireFault {
             expected: expected, found: found)
     }
 }
+
+/// A program section by itself, for tests and fuzzing: no header, no checksum.
+package enum ProgramSection {
+    /// What reading and checking the section finds; empty when a bundle with it would open.
+    package static func findings(
+        _ bytes: UnsafeRawBufferPointer, weightsLength: Int, sourceCount: Int
+    ) -> [Diagnostic] {
+        do throws(WireFault) {
+            let program = try BundleProgram(decoding: bytes)
+            return program.findings(weightsLength: weightsLength, sourceCount: sourceCount, file: "section")
+        } catch {
+            return [error.diagnostic(file: "section", section: .program, sectionOffset: 0)]
+        }
+    }
+}
