@@ -28,6 +28,12 @@ test-python: setup-python ## pytest alone
 test-swift: build ## swift test alone
 	@$(TIMED) "swift test" $(SWIFT) test -c $(CONFIGURATION) --skip-build
 
+# A build tree of its own: what the sanitizer instruments serves nothing else.
+.PHONY: test-address
+test-address: setup-packages ## the file readers' tests under AddressSanitizer
+	@ASAN_OPTIONS=detect_leaks=0 $(TIMED) "tests under AddressSanitizer" $(SWIFT) test -c release --sanitize=address \
+		--scratch-path .build/address --filter '^(BundleTests|CompilerTests\.Import|RuntimeTests)'
+
 # torch 2.15.0 brings gigabytes of libraries: not part of `make test`.
 .PHONY: test-torch-latest
 test-torch-latest: setup-packages ## the exporter's tests with torch 2.15.0 in .venv-torch-latest
