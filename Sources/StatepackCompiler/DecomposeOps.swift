@@ -78,7 +78,9 @@ private struct UnsupportedUses {
     }
 
     mutating func addUnknown(_ node: Node, in function: Function, of program: Program) {
-        unknown[node.op, default: Use()].add(place(node, function, program))
+        // NOTE: not inside the call below, which has exclusive access to `self` already.
+        let place = place(node, function, program)
+        unknown[node.op, default: Use()].add(place)
     }
 
     mutating func add(

@@ -1,0 +1,486 @@
+"""From PyTorch to the built commands and back: what Swift computes is what eager PyTorch computes.
+
+Needs the release binaries (`swift build -c release`); STATEPACK_BIN names their folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import statepack
+from statepack import program_pb2
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("STATEPACK_BIN", ROOT / ".build" / "release"))
+
+
+def command(name: str, *arguments: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs a built command and checks its exit code."""
+    result = subprocess.run([BIN / name, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert result.returncode == expect, f"{name} {arguments}: {result.returncode}\n{result.stdout}{result.stderr}"
+    return result
+
+
+def agree(found: torch.Tensor, expected: torch.Tensor, absolute: float = 1e-5, relative: float = 1e-5) -> None:
+    """|found - expected| <= absolute + relative * |expected|; other than floats must be equal."""
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    if not expected.dtype.is_floating_point:
+        assert torch.equal(found, expected)
+        return
+    torch.testing.assert_close(found, expected, atol=absolute, rtol=relative, equal_nan=True)
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.contiguous().flatten().view(torch.uint8).tolist())
+
+
+class Runner:
+    """A converted module beside the module itself: both are run on the same inputs."""
+
+    def __init__(self, folder: pathlib.Path, request: statepack.ExportRequest, **named: Any) -> None:
+        self.folder = folder
+        self.module = request.module
+        exported = request.run()
+        exported.save(str(folder / "exported.pb"))
+        command("convert", folder / "exported.pb", "-o", folder / "model.statepack", *named.get("convert", ()))
+        contract = json.loads(command("statepack", "inspect", "--json", folder / "model.statepack").stdout)
+        self.function = contract["functions"][0]
+        details = json.loads(command("statepack", "inspect", "--json", "--details", folder / "model.statepack").stdout)[
+            "details"
+        ]
+        self.buffers = {state["name"]: state["source"] for state in details["states"]}
+
+    def check(self, calls: Sequence[Sequence[torch.Tensor]], absolute: float = 1e-5) -> None:
+        """Every output of every call, and every state after every call, as eager PyTorch has them."""
+        names = [entry["name"] for entry in self.function["inputs"]]
+        outputs = [entry["name"] for entry in self.function["outputs"]]
+        states: pathlib.Path | None = None
+        before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        for number, call in enumerate(calls):
+            inputs, results = self.folder / f"in{number}.safetensors", self.folder / f"out{number}.safetensors"
+            arguments: list[object] = ["--outputs", results]
+            if names:
+                save_file({name: value.contiguous() for name, value in zip(names, call, strict=True)}, inputs)
+                arguments += ["--inputs", inputs]
+            if states:
+                arguments += ["--states-in", states]
+            states = self.folder / f"states{number}.safetensors"
+            command("statepack", "run", self.folder / "model.statepack", *arguments, "--states-out", states)
+            with torch.no_grad():
+                expected = self.module(*(value.clone() for value in call))
+            found = load_file(results)
+            values = list(expected) if isinstance(expected, tuple | list) else [] if expected is None else [expected]
+            assert len(values) == len(outputs)
+            for name, value in zip(outputs, values, strict=True):
+                agree(found[f"{name}.0"], value, absolute)
+            kept = load_file(states)
+            buffers = dict(self.module.named_buffers())
+            for name, value in kept.items():
+                buffer = buffers[self.buffers[name]]
+                agree(value, buffer, absolute)
+                # What the module left alone, Swift left alone: the same bits.
+                if buffer.dim() > 0:
+                    untouched = buffer == before[self.buffers[name]]
+                    assert torch.equal(value[untouched], buffer[untouched])
+            before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+
+
+def example_module(name: str, file: str) -> Any:
+    """A module of examples/, imported by path."""
+    import importlib.util
+
+    folder = ROOT / "examples" / name
+    sys.path.insert(0, str(folder))
+    try:
+        sys.modules.pop("model", None)
+        spec = importlib.util.spec_from_file_location(f"example_{name[:2]}_{file}", folder / f"{file}.py")
+        assert spec
+        assert spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("model", None)
+
+
+# examples/01
+
+
+def test_sixty_four_steps_of_the_example_are_those_of_eager_pytorch(tmp_path: pathlib.Path) -> None:
+    request = example_module("01-stateful-transformer", "export").request()
+    module = request.module
+    bundle = tmp_path / "model.statepack"
+    exported = ROOT / "examples" / "01-stateful-transformer" / "exported.pb"
+    command("convert", exported, "--require-in-place", "-o", bundle)
+    command("validate", bundle)
+    torch.manual_seed(1)
+    steps = 64
+    features = torch.randn(steps, 1, 1, 64)
+    inputs = {f"features.{step}": features[step] for step in range(steps)}
+    inputs |= {f"position_ids.{step}": torch.tensor([step]) for step in range(steps)}
+    save_file(inputs, tmp_path / "in.safetensors")
+    # All steps in one process, then one process per eighth step for the states on the way.
+    command(
+        "statepack", "run", bundle, "--inputs", tmp_path / "in.safetensors", "--outputs", tmp_path / "out.safetensors"
+    )
+    found = load_file(tmp_path / "out.safetensors")
+    for step in range(steps):
+        with torch.no_grad():
+            expected = module(features[step], torch.tensor([step]))
+        agree(found[f"logits.{step}"], expected)
+        states_file = tmp_path / "states.safetensors"
+        command(
+            "statepack",
+            "run",
+            bundle,
+            "--inputs",
+            tmp_path / "in.safetensors",
+            "--steps",
+            step + 1,
+            "--states-out",
+            states_file,
+            "--outputs",
+            tmp_path / "again.safetensors",
+        )
+        states = load_file(states_file)
+        for name, buffer in (("keyCache", module.key_cache), ("valueCache", module.value_cache)):
+            agree(states[name], buffer)
+            assert bits(states[name][:, step + 1 :]) == bits(buffer[:, step + 1 :])
+
+
+def test_exporting_and_converting_twice_in_two_processes_gives_equal_bytes(tmp_path: pathlib.Path) -> None:
+    script = ROOT / "examples" / "01-stateful-transformer" / "export.py"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python" / "src")}
+    for name in ("a", "b"):
+        subprocess.run(
+            [sys.executable, script, "-o", tmp_path / f"{name}.pb"], check=True, env=environment, capture_output=True
+        )
+        command("convert", tmp_path / f"{name}.pb", "-o", tmp_path / f"{name}.statepack")
+    for suffix in ("pb", "statepack"):
+        content = (tmp_path / f"a.{suffix}").read_bytes()
+        assert content == (tmp_path / f"b.{suffix}").read_bytes()
+        for path in (str(tmp_path), str(ROOT), str(pathlib.Path.home()), "/tmp/"):
+            assert path.encode() not in content
+
+
+# Small modules, one kind of state update each.
+
+
+class Counter(nn.Module):
+    """Starts at five and shows its value before it adds one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.tensor([5.0]))
+
+    def forward(self, step: torch.Tensor) -> torch.Tensor:
+        shown = self.count.clone()
+        self.count.add_(step)
+        return shown
+
+
+def test_a_state_that_starts_at_five_shows_five(tmp_path: pathlib.Path) -> None:
+    runner = Runner(tmp_path, statepack.ExportRequest(Counter(), (torch.tensor([1.0]),), output_names=["shown"]))
+    save_file({runner.function["inputs"][0]["name"]: torch.tensor([1.0])}, tmp_path / "in.safetensors")
+    run = command(
+        "statepack", "run", tmp_path / "model.statepack", "--inputs", tmp_path / "in.safetensors", "--steps", 3
+    )
+    assert [line.split()[-1] for line in run.stdout.splitlines()] == ["5.00", "6.00", "7.00"]
+
+
+class Swap(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("left", torch.arange(6.0).reshape(2, 3))
+        self.register_buffer("right", -torch.ones(2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left = self.left.clone()
+        self.left.copy_(self.right + x)
+        self.right.copy_(left)
+        return left + self.right
+
+
+class Shift(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("window", torch.zeros(4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.window.copy_(torch.cat([self.window[1:], x[None]]))
+        return self.window.sum(0)
+
+
+class ReturnOld(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.full((3,), 2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        old = self.last.clone()
+        self.last.copy_(x)
+        return old
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("memory", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.memory.copy_(torch.where(x > 0, x, self.memory))
+        return self.memory * 2
+
+
+class SliceWrite(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(12.0).reshape(4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table[1:3, :] = x
+        return self.table @ torch.ones(3)
+
+
+class Stacked(nn.Module):
+    """Each of four layers writes its row of one stacked state and reads all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("stack", torch.zeros(4, 5, 3))
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        for layer in range(4):
+            self.stack[layer].index_copy_(0, position, x * (layer + 1))
+            x = x + self.stack[layer].sum(0, keepdim=True)
+        return x
+
+
+class Integers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.tensor([2**40], dtype=torch.int64))
+        self.register_buffer("seen", torch.zeros(3, dtype=torch.bool))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.add_(x.sum())
+        self.seen.copy_(self.seen | (x > 1))
+        return self.total + self.seen.sum()
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.input, self.hidden = nn.Linear(3, 8), nn.Linear(8, 8)
+        self.register_buffer("state", torch.zeros(1, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.state = torch.tanh(self.input(x[None]) + self.hidden(self.state))
+        return self.state.clone()
+
+
+def positions(index: int) -> torch.Tensor:
+    return torch.tensor([index])
+
+
+ROWS: list[tuple[Callable[[], nn.Module], Callable[[int], tuple[torch.Tensor, ...]]]] = [
+    (Swap, lambda i: (torch.full((2, 3), float(i)),)),
+    (Shift, lambda i: (torch.arange(3.0) + i,)),
+    (ReturnOld, lambda i: (torch.arange(3.0) * (i + 1),)),
+    (Gated, lambda i: (torch.tensor([1.0, -1.0, 0.5]) * (-1) ** i,)),
+    (SliceWrite, lambda i: (torch.arange(6.0).reshape(2, 3) - i,)),
+    (Stacked, lambda i: (torch.arange(3.0)[None] + i, positions(i))),
+    (Integers, lambda i: (torch.tensor([i, i + 1, 2]),)),
+    (Recurrent, lambda i: (torch.tensor([0.5, -0.25, 1.0]) * (i + 1),)),
+]
+
+
+@pytest.mark.parametrize(("build", "arguments"), ROWS, ids=[row[0].__name__ for row in ROWS])
+def test_four_calls_agree_with_eager_pytorch_outputs_and_states(
+    tmp_path: pathlib.Path, build: Callable[[], nn.Module], arguments: Callable[[int], tuple[torch.Tensor, ...]]
+) -> None:
+    runner = Runner(tmp_path, statepack.ExportRequest(build(), arguments(0)))
+    command("validate", tmp_path / "model.statepack")
+    runner.check([arguments(index) for index in range(4)])
+
+
+# Files that another exporter might write: the example's, changed and signed again.
+
+
+def changed_example(path: pathlib.Path, change: Callable[[Any], None]) -> pathlib.Path:
+    file = program_pb2.ExportedFile()
+    file.ParseFromString((ROOT / "examples" / "01-stateful-transformer" / "exported.pb").read_bytes())
+    change(file)
+    file.ClearField("body_length")
+    file.ClearField("body_digest")
+    body = file.SerializeToString(deterministic=True)
+    digest = hashlib.sha256(body).digest()[:8]
+    path.write_bytes(b"\x09" + len(body).to_bytes(8, "little") + b"\x11" + digest + body)
+    return path
+
+
+def test_the_helper_itself_changes_nothing(tmp_path: pathlib.Path) -> None:
+    original = (ROOT / "examples" / "01-stateful-transformer" / "exported.pb").read_bytes()
+    assert changed_example(tmp_path / "same.pb", lambda file: None).read_bytes() == original
+
+
+def test_unsupported_operators_are_named_all_at_once_and_exit_with_four(tmp_path: pathlib.Path) -> None:
+    def change(file: Any) -> None:
+        nodes = file.program.functions[0].nodes
+        for node in nodes:
+            if node.op == "aten.gelu.default":
+                node.op = "aten.erfinv.default"
+            if node.op == "aten.le.Tensor":
+                node.op = "aten.bucketize.Tensor"
+
+    path = changed_example(tmp_path / "exported.pb", change)
+    result = command("convert", path, expect=4)
+    assert result.stdout == ""
+    assert result.stderr.count("error[E0120]") == 2
+    for text in ("aten.erfinv.default", "aten.bucketize.Tensor", "model.py:"):
+        assert text in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["exported.pb"]
+    report = json.loads(command("validate", path, "--json", expect=4).stdout)
+    assert report["exitCode"] == 4
+    assert {finding["code"] for finding in report["findings"]} == {"E0120"}
+
+
+def test_a_file_without_a_recording_holds_and_says_that_nothing_was_replayed(tmp_path: pathlib.Path) -> None:
+    path = changed_example(tmp_path / "exported.pb", lambda file: file.ClearField("recording"))
+    command("convert", path)
+    for model in (path, tmp_path / "exported.statepack"):
+        result = command("validate", model, "--json")
+        assert json.loads(result.stdout)["replay"] == {"status": "no recording"}
+        assert result.stderr.startswith("warning[E0726]: the file carries no recording: nothing was replayed\n")
+
+
+def test_a_recording_that_differs_is_a_finding_that_names_step_and_element(tmp_path: pathlib.Path) -> None:
+    def change(file: Any) -> None:
+        output = file.recording.replays[0].steps[2].outputs[0]
+        output.values = output.values[:4] + struct.pack("<f", 1e3) + output.values[8:]
+
+    path = changed_example(tmp_path / "exported.pb", change)
+    command("convert", path)
+    for model in (path, tmp_path / "exported.statepack"):
+        result = command("validate", model, "--json", expect=1)
+        report = json.loads(result.stdout)
+        assert report["holds"] is False
+        logits = next(tensor for tensor in report["replay"]["tensors"] if tensor["name"] == "logits")
+        assert logits["firstFailingStep"] == {"replay": 0, "step": 2}
+        assert report["findings"][0]["code"] == "E0721"
+        assert "1000.0 at element 1," in report["findings"][0]["expected"]
+
+
+def test_a_newer_format_is_refused(tmp_path: pathlib.Path) -> None:
+    def change(file: Any) -> None:
+        file.program.format_major += 1
+
+    result = command("convert", changed_example(tmp_path / "exported.pb", change), expect=4)
+    assert result.stderr.startswith("error[E0109]")
+
+
+class CopiedState(nn.Module):
+    """Reads the old value after the new one is known: no order of the two makes it in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("memory", torch.ones(4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        old = self.memory.clone()
+        self.memory.copy_(torch.flip(self.memory, [0]) + x)
+        return old - self.memory
+
+
+def test_a_state_that_is_copied_is_an_error_when_in_place_is_required(tmp_path: pathlib.Path) -> None:
+    statepack.ExportRequest(CopiedState(), (torch.ones(3),)).run().save(str(tmp_path / "exported.pb"))
+    result = command(
+        "convert", tmp_path / "exported.pb", "--require-in-place", "-o", tmp_path / "m.statepack", expect=1
+    )
+    assert result.stdout == ""
+    assert "`memory`" in result.stderr
+    assert "bytes per step because " in result.stderr
+    assert not (tmp_path / "m.statepack").exists()
+    accepted = command("convert", tmp_path / "exported.pb", "-o", tmp_path / "m.statepack")
+    assert "copies 48 bytes per step because " in accepted.stdout
+    command("validate", tmp_path / "m.statepack")
+
+
+# Files cut short, at the built commands.
+
+
+def test_weights_file_cut_anywhere_is_malformed_and_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(600, 600)
+            self.register_buffer("last", torch.zeros(600))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.last.copy_(x)
+            return self.linear(x)
+
+    folder = tmp_path / "whole"
+    folder.mkdir()
+    statepack.ExportRequest(Wide(), (torch.ones(600),)).run().save(str(folder / "exported.pb"))
+    weights = (folder / "exported.safetensors").read_bytes()
+    assert len(weights) > 1 << 20
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "exported.pb").write_bytes((folder / "exported.pb").read_bytes())
+    for index in range(256):
+        (cut / "exported.safetensors").write_bytes(weights[: len(weights) * index // 256])
+        result = command("convert", cut / "exported.pb", expect=3)
+        assert result.stdout == ""
+        assert re.match(r"error\[E01\d\d\]: .+\n", result.stderr)
+        assert sorted(path.name for path in cut.iterdir()) == ["exported.pb", "exported.safetensors"]
+    (cut / "exported.safetensors").unlink()
+    assert "exported.safetensors" in command("convert", cut / "exported.pb", expect=3).stderr
+
+
+def test_a_reader_that_went_away_does_not_change_the_verdict(tmp_path: pathlib.Path) -> None:
+    exported = ROOT / "examples" / "01-stateful-transformer" / "exported.pb"
+    for arguments in (["statepack", "inspect", exported], ["validate", exported]):
+        read, write = os.pipe()
+        os.close(read)
+        process = subprocess.run(
+            [BIN / arguments[0], *arguments[1:]], stdout=write, stderr=subprocess.PIPE, check=False
+        )
+        os.close(write)
+        assert process.returncode == 0
+        assert process.stderr == b""
+
+
+def test_results_that_cannot_be_written_exit_with_five() -> None:
+    exported = ROOT / "examples" / "01-stateful-transformer" / "exported.pb"
+    with open("/dev/full", "w") as full:
+        process = subprocess.run(
+            [BIN / "statepack", "inspect", exported], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert process.returncode == 5
+    assert process.stderr.startswith("error[E0731]: the results could not be written\n")
+
+
+def test_contract_document_fits_its_schema() -> None:
+    schema = json.loads((ROOT / "schemas" / "contract.schema.json").read_text())
+    exported = ROOT / "examples" / "01-stateful-transformer" / "exported.pb"
+    for arguments in (["--json"], ["--json", "--details", "--sessions", "3"]):
+        jsonschema.validate(json.loads(command("statepack", "inspect", exported, *arguments).stdout), schema)
