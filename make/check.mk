@@ -5,6 +5,8 @@ test: setup ## everything CI runs: lint, build, pytest, swift test, the steps of
 	@$(TIMED) "lint" $(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory build CONFIGURATION=release
 	@$(TIMED) "pytest" $(BIN)/python -m pytest
+	@$(TIMED) "kernel tests under AddressSanitizer" $(MAKE) --no-print-directory test-kernels-asan
+	@$(TIMED) "thread pool under ThreadSanitizer" $(MAKE) --no-print-directory test-kernels-tsan
 	@$(TIMED) "swift test" $(SWIFT) test -c release --skip-build
 	@$(MAKE) --no-print-directory example-01 example-02
 	@echo "make test: everything passed"

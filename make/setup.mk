@@ -1,7 +1,8 @@
 # What has to be on the machine: Debian packages, and Python packages in .venv.
 
-# headers and libraries of the tools; the compilers that `schemas/generate.py` calls; virtual environments
-PACKAGES := libprotobuf-c-dev libssl-dev pkg-config protobuf-compiler protobuf-c-compiler python3-venv
+# headers and libraries of the tools; the compilers that `schemas/generate.py` calls; gcc for ThreadSanitizer; virtual
+# environments
+PACKAGES := gcc libprotobuf-c-dev libssl-dev pkg-config protobuf-compiler protobuf-c-compiler python3-venv
 
 .PHONY: setup
 setup: setup-packages setup-python ## install what is missing: Debian packages as root, Python packages in .venv

@@ -1,11 +1,12 @@
 """The kernels as a shared library, called through ctypes with numpy arrays as operands.
 
-STATEPACK_KERNELS names the library; without it `make/kernels.mk` has put one at build/kernels/libstatepack_kernels.so.
+STATEPACK_KERNELS names the library; without it `make kernels` brings build/kernels/libstatepack_kernels.so up to date.
 """
 
 import ctypes
 import os
 import pathlib
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,7 +86,10 @@ class Instruction(ctypes.Structure):
 
 
 def _load() -> ctypes.CDLL:
-    path = os.environ.get("STATEPACK_KERNELS", str(ROOT / "build/kernels/libstatepack_kernels.so"))
+    path = os.environ.get("STATEPACK_KERNELS")
+    if path is None:
+        subprocess.run(["make", "--silent", "--no-print-directory", "kernels"], cwd=ROOT, check=True)
+        path = str(ROOT / "build/kernels/libstatepack_kernels.so")
     library = ctypes.CDLL(path)
     library.sp_kernel_find.restype = ctypes.POINTER(Kernel)
     library.sp_pool_create.restype = ctypes.c_void_p
@@ -252,7 +256,7 @@ def execute(calls: Sequence[Built], pool: Pool | None = None, undo: int | None =
 def layouts(array: Array) -> Iterator[tuple[str, Array]]:
     """The same values in memory of different kinds, every one inside a buffer whose other elements are poison."""
     poison = {"f": np.nan, "i": 77, "b": True}[array.dtype.kind]
-    yield "dense", np.ascontiguousarray(array)
+    yield "dense", np.array(array, order="C")
 
     def room(shape: tuple[int, ...]) -> Array:
         return np.full(shape, poison, array.dtype)

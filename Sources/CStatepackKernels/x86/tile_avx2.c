@@ -43,8 +43,8 @@ TARGET static void run(const sp_tile *t) {
     CASE(1, 1)
     CASE(1, 2)
     CASE(1, 3)
-    CASE(1, 4) CASE(1, 5) CASE(1, 6) CASE(2, 1) CASE(2, 2) CASE(2, 3) CASE(3, 1) CASE(3, 2) CASE(4, 1) CASE(5, 1)
-        CASE(6, 1)
+    CASE(1, 4)
+    CASE(1, 5) CASE(1, 6) CASE(2, 1) CASE(2, 2) CASE(2, 3) CASE(3, 1) CASE(3, 2) CASE(4, 1) CASE(5, 1) CASE(6, 1)
   }
 }
 
