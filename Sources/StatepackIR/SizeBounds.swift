@@ -8,8 +8,8 @@ package struct SizeBounds: Sendable {
         self.symbols = symbols.map { ($0.min, $0.max) }
     }
 
-    /// The least and the largest value, not always attained. Nil when an operation overflows or divides
-    /// by something that may be zero.
+    /// The least and the largest value, not always attained; what passes int64 stays at its end, for a size that
+    /// does overflows when it is evaluated and never comes to use. Nil when something that may be zero divides.
     package func range(of size: SizeExpression) -> ClosedRange<Int>? {
         if let constant = size.constant { return constant...constant }
         var stack: [ClosedRange<Int>] = []
@@ -33,26 +33,28 @@ package struct SizeBounds: Sendable {
     }
 
     private static func apply(_ opcode: Int64, _ a: ClosedRange<Int>, _ b: ClosedRange<Int>) -> ClosedRange<Int>? {
-        func corners(_ operation: (Int, Int) -> (partialValue: Int, overflow: Bool)) -> ClosedRange<Int>? {
+        func corners(_ operation: (Int, Int) -> Int) -> ClosedRange<Int> {
             var values: [Int] = []
             for x in [a.lowerBound, a.upperBound] {
-                for y in [b.lowerBound, b.upperBound] {
-                    let (value, overflow) = operation(x, y)
-                    if overflow { return nil }
-                    values.append(value)
-                }
+                for y in [b.lowerBound, b.upperBound] { values.append(operation(x, y)) }
             }
             return values.min()!...values.max()!
         }
+        /// The result, or the end of int64 that it passed.
+        func saturated(_ result: (partialValue: Int, overflow: Bool), isNegative: Bool) -> Int {
+            result.overflow ? (isNegative ? .min : .max) : result.partialValue
+        }
         switch opcode {
-        case 2: return corners { $0.addingReportingOverflow($1) }
-        case 3: return corners { $0.subtractingReportingOverflow($1) }
-        case 4: return corners { $0.multipliedReportingOverflow(by: $1) }
+        case 2: return corners { saturated($0.addingReportingOverflow($1), isNegative: $0 < 0) }
+        case 3: return corners { saturated($0.subtractingReportingOverflow($1), isNegative: $0 < 0) }
+        case 4: return corners { saturated($0.multipliedReportingOverflow(by: $1), isNegative: ($0 < 0) != ($1 < 0)) }
         case 5:
             if b.contains(0) { return nil }
             return corners { x, y in
+                // Only the least integer by -1 overflows.
                 let (quotient, overflow) = x.dividedReportingOverflow(by: y)
-                return (x % y != 0 && (x < 0) != (y < 0) ? quotient - 1 : quotient, overflow)
+                if overflow { return .max }
+                return x % y != 0 && (x < 0) != (y < 0) ? quotient - 1 : quotient
             }
         case 6: return b.lowerBound > 0 ? 0...(b.upperBound - 1) : nil
         case 7: return max(a.lowerBound, b.lowerBound)...max(a.upperBound, b.upperBound)
@@ -66,7 +68,8 @@ package struct SizeBounds: Sendable {
         if a == b { return true }
         if let difference = try? b.minus(a), let range = range(of: difference), range.lowerBound >= 0 { return true }
         guard let first = range(of: a), let second = range(of: b) else { return false }
-        return first.upperBound <= second.lowerBound
+        // An end of int64 may stand for anything beyond it.
+        return first.upperBound <= second.lowerBound && first.upperBound != .max && second.lowerBound != .min
     }
 
     package func isProvablyNonnegative(_ a: SizeExpression) -> Bool { isProvablyAtMost(.zero, a) }

@@ -72,4 +72,11 @@ import Testing
         #expect(error.line == line)
         #expect(error.reason.contains(reason))
     }
+
+    @Test func leavesLongDataOutForPeople() throws {
+        let program = try Program(text: "tensor \"w\" float32[2] inline 0102030405060708\n")
+        let text = program.text(dataLimit: 4)
+        #expect(text == "tensor \"w\" float32[2] elided 8\n")
+        #expect(try Program(text: text).tensors[0].data == .inline(Array(repeating: 0, count: 8)))
+    }
 }

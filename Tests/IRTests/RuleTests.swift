@@ -251,11 +251,18 @@ import Testing
         #expect(try bounds.minimum(q, s) == q.minimum(s))
     }
 
-    @Test func saysNothingWhereArithmeticOverflows() throws {
+    @Test func staysAtTheEndOfInt64() throws {
         let wide = SizeBounds([.init(name: "n", min: 0, max: .max)])
         let n = SizeExpression.symbol(0)
-        #expect(wide.range(of: try n.times(2)) == nil)
-        #expect(!wide.isProvablyNonnegative(try n.times(2)))
+        #expect(wide.range(of: try n.times(2)) == 0...Int.max)
+        #expect(wide.isProvablyNonnegative(try n.times(n).plus(1)))
+        #expect(!wide.isProvablyNonnegative(try n.times(2).minus(1)))
+        #expect(wide.range(of: try n.times(-2)) == Int.min...0)
+    }
+
+    @Test func saysNothingWhereZeroMayDivide() throws {
+        #expect(bounds.range(of: try q.floorDivided(by: s)) == nil)
+        #expect(bounds.range(of: try q.modulo(s)) == nil)
     }
 }
 
@@ -273,6 +280,37 @@ import Testing
             "aten.index_copy.default", "aten.scaled_dot_product_attention.default", "aten.select_scatter.default",
         ] {
             #expect(OperatorTable.operators[op] != nil)
+        }
+    }
+}
+
+@Suite struct PromotionTests {
+    /// torch.promote_types of 2.13.0 for every pair, types in order of their numbers in the schemas (one
+    /// hexadecimal digit each), - where torch refuses.
+    static let table = """
+        123456---abcd
+        223453---abcd
+        333453---abcd
+        444454---abcd
+        555555---abcd
+        633456---abcd
+        ------7--abcd
+        -------8-abcd
+        --------9abcd
+        aaaaaaaaaabcb
+        bbbbbbbbbbbcb
+        ccccccccccccc
+        dddddddddbbcd
+        """
+
+    @Test func promotesEveryPairAsTorch() {
+        let rows = Self.table.split(separator: "\n").map { Array($0) }
+        for a in ScalarType.allCases {
+            for b in ScalarType.allCases {
+                let digit = rows[Int(a.rawValue) - 1][Int(b.rawValue) - 1]
+                let expected = digit.hexDigitValue.flatMap { ScalarType(rawValue: UInt32($0)) }
+                #expect(Promotion.promote(a, b) == expected, "\(a) and \(b)")
+            }
         }
     }
 }

@@ -6,8 +6,6 @@ package enum Promotion {
     /// which torch promotes with nothing but themselves.
     package static func promote(_ a: ScalarType, _ b: ScalarType) -> ScalarType? {
         if a == b { return a }
-        if a == .bool { return b }
-        if b == .bool { return a }
         let wideUnsigned: Set<ScalarType> = [.uint16, .uint32, .uint64]
         if a.isFloatingPoint || b.isFloatingPoint {
             guard a.isFloatingPoint && b.isFloatingPoint else { return a.isFloatingPoint ? a : b }
@@ -16,6 +14,8 @@ package enum Promotion {
             return .float32
         }
         if wideUnsigned.contains(a) || wideUnsigned.contains(b) { return nil }
+        if a == .bool { return b }
+        if b == .bool { return a }
         let signed: [ScalarType] = [.int8, .int16, .int32, .int64]
         // uint8 next to a signed type needs one that holds both.
         func rank(_ type: ScalarType) -> Int { type == .uint8 ? 0 : signed.firstIndex(of: type)! }
