@@ -76,7 +76,11 @@ typedef struct sp_failure {
 } sp_failure;
 
 typedef struct sp_statistics {
-  // Key rows that attention read, summed over batch and key-value heads; equal numbers of value rows follow.
+  // Distinct key rows that attention read, summed over batch entries, key-value heads and blocks of queries; as many
+  // value rows follow. A block is one query when a call has fewer than 8, else what makes about 96 rows with the
+  // heads of a group (SP_ATTENTION_ROWS). Where the mask differs between the heads of a group, each head counts for
+  // itself. For one query: keys that the mask lets through, times batch, times key-value heads. Follows from sizes
+  // and mask alone, whatever the processor and the number of threads.
   uint64_t attention_rows;
   // Bytes moved by copies of whole states (the write back of an update that is not in place).
   uint64_t state_bytes_copied;

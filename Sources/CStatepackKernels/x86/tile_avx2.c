@@ -39,13 +39,16 @@ __attribute__((always_inline)) TARGET static inline void sums(const sp_tile *t, 
     break;
 
 TARGET static void run(const sp_tile *t) {
+  // clang-format off
   switch (t->rows * 8 + t->panels) {
-    CASE(1, 1)
-    CASE(1, 2)
-    CASE(1, 3)
-    CASE(1, 4)
-    CASE(1, 5) CASE(1, 6) CASE(2, 1) CASE(2, 2) CASE(2, 3) CASE(3, 1) CASE(3, 2) CASE(4, 1) CASE(5, 1) CASE(6, 1)
+    CASE(1, 1) CASE(1, 2) CASE(1, 3) CASE(1, 4) CASE(1, 5) CASE(1, 6)
+    CASE(2, 1) CASE(2, 2) CASE(2, 3)
+    CASE(3, 1) CASE(3, 2)
+    CASE(4, 1)
+    CASE(5, 1)
+    CASE(6, 1)
   }
+  // clang-format on
 }
 
 const sp_tiler sp_tiler_avx2 = {run, {0, 6, 3, 2, 1, 1, 1}, 6};

@@ -38,19 +38,22 @@ __attribute__((always_inline)) TARGET static inline void sums(const sp_tile *t, 
     break;
 
 TARGET static void run(const sp_tile *t) {
+  // clang-format off
   switch (t->rows * 8 + t->panels) {
-    CASE(1, 1, true)
-    CASE(1, 2, true)
-    CASE(1, 3, true)
-    CASE(1, 4, true)
-    CASE(1, 5, true) CASE(1, 6, true) CASE(2, 1, true) CASE(2, 2, true) CASE(2, 3, true) CASE(2, 4, true)
-        CASE(2, 5, true) CASE(2, 6, true) CASE(3, 1, true) CASE(3, 2, true) CASE(3, 3, true) CASE(3, 4, true)
-            CASE(4, 1, true) CASE(4, 2, true) CASE(4, 3, true) CASE(4, 4, true) CASE(5, 1, false) CASE(5, 2, false)
-                CASE(5, 3, false) CASE(6, 1, false) CASE(6, 2, false) CASE(6, 3, false) CASE(7, 1, false)
-                    CASE(7, 2, false) CASE(7, 3, false) CASE(8, 1, false) CASE(8, 2, false) CASE(8, 3, false)
-                        CASE(9, 1, false) CASE(9, 2, false) CASE(10, 1, false) CASE(10, 2, false) CASE(11, 1, false)
-                            CASE(11, 2, false) CASE(12, 1, false) CASE(12, 2, false)
+    CASE(1, 1, true) CASE(1, 2, true) CASE(1, 3, true) CASE(1, 4, true) CASE(1, 5, true) CASE(1, 6, true)
+    CASE(2, 1, true) CASE(2, 2, true) CASE(2, 3, true) CASE(2, 4, true) CASE(2, 5, true) CASE(2, 6, true)
+    CASE(3, 1, true) CASE(3, 2, true) CASE(3, 3, true) CASE(3, 4, true)
+    CASE(4, 1, true) CASE(4, 2, true) CASE(4, 3, true) CASE(4, 4, true)
+    CASE(5, 1, false) CASE(5, 2, false) CASE(5, 3, false)
+    CASE(6, 1, false) CASE(6, 2, false) CASE(6, 3, false)
+    CASE(7, 1, false) CASE(7, 2, false) CASE(7, 3, false)
+    CASE(8, 1, false) CASE(8, 2, false) CASE(8, 3, false)
+    CASE(9, 1, false) CASE(9, 2, false)
+    CASE(10, 1, false) CASE(10, 2, false)
+    CASE(11, 1, false) CASE(11, 2, false)
+    CASE(12, 1, false) CASE(12, 2, false)
   }
+  // clang-format on
 }
 
 const sp_tiler sp_tiler_avx512 = {run, {0, 6, 6, 4, 4, 3, 3, 3, 3, 2, 2, 2, 2}, 12};
