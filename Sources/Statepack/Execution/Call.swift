@@ -309,6 +309,11 @@ final class Call: @unchecked Sendable {
             specialization.giveBack(context)
             program.model.arenas.giveBack(arena)
         }
+        guard context.undoLog != nil || !program.needsUndoLog else {
+            throw Diagnostic(
+                .outOfMemory, "there is not enough memory for a run", at: "function `\(program.descriptor.name)`",
+                expected: "an undo log")
+        }
         context.use(arena: arena.base, of: specialization)
         let tensors = context.tables.tensors
         makeRowMajorInputs()
@@ -396,6 +401,8 @@ final class Call: @unchecked Sendable {
 
     func finish() throws -> InferenceFunction.Outputs {
         if let failure { throw failure }
-        return InferenceFunction.Outputs(arrays: results, statistics: statistics)
+        let arrays = results
+        results = []
+        return InferenceFunction.Outputs(arrays: arrays, statistics: statistics)
     }
 }

@@ -21,7 +21,7 @@ public struct InferenceFunction: Sendable {
     /// the work begins throws `CancellationError`; once begun, a run goes to its end.
     ///
     /// Throws a ``StatepackError`` for one finding and a ``DiagnosticList`` for several.
-    public func run(
+    public nonisolated(nonsending) func run(
         inputs: [String: NDArray], states: consuming MutableViews = MutableViews(),
         outputViews: consuming MutableViews = MutableViews()
     ) async throws -> Outputs {
@@ -38,7 +38,7 @@ public struct InferenceFunction: Sendable {
     }
 
     /// Runs the function once with borrowed inputs; see ``run(inputs:states:outputViews:)``.
-    public func run(
+    public nonisolated(nonsending) func run(
         inputs: borrowing Inputs, states: consuming MutableViews = MutableViews(),
         outputViews: consuming MutableViews = MutableViews()
     ) async throws -> Outputs {
