@@ -3,7 +3,7 @@ package import StatepackBundle
 /// torch's scalar type promotion.
 package enum Promotion {
     /// The smallest type that both convert to: `torch.promote_types`. Nil for the wider unsigned types,
-    /// which torch promotes with nothing but themselves.
+    /// which torch promotes with no other integer and not with bool.
     package static func promote(_ a: ScalarType, _ b: ScalarType) -> ScalarType? {
         if a == b { return a }
         let wideUnsigned: Set<ScalarType> = [.uint16, .uint32, .uint64]
