@@ -188,6 +188,20 @@ SDPA: list[tuple[list[Any], list[Any], list[int], str]] = [
         "pairs",
     ),
 ]
+SDPA.append(
+    # A mask of a megabyte would otherwise ask for 2^63 bytes of scratch.
+    (
+        [
+            changed(Q, shape=[1, 1, 2**20, 1], strides=[0, 0, 0, 0]),
+            changed(K, shape=[1, 1, 2**31 - 1, 1], strides=[0, 0, 0, 0]),
+            changed(K, shape=[1, 1, 2**31 - 1, 1], strides=[0, 0, 0, 0]),
+            changed(z(2, 5, kind=B), shape=[2**20, 1], strides=[1, 0]),
+        ],
+        [changed(Q, shape=[1, 1, 2**20, 1], strides=[0, 0, 1, 1])],
+        [0, 1],
+        "pairs",
+    )
+)
 BAD += [("sdpa", operands, results, ints, [0.1], reason) for operands, results, ints, reason in SDPA]
 
 

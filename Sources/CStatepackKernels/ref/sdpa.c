@@ -19,7 +19,7 @@ sp_attention sp_attention_of(const sp_call *call) {
   t.heads_per_unit = t.mask_strides[1] == 0 ? t.groups : 1;
   t.block = t.queries < SP_ATTENTION_MANY ? 1 : sp_max(SP_ATTENTION_MANY, SP_ATTENTION_ROWS / t.heads_per_unit);
   t.blocks = sp_ceil_div(t.queries, t.block);
-  t.units = t.batch * (t.heads / t.heads_per_unit) * t.blocks;
+  t.units = t.e == 0 ? 0 : t.batch * (t.heads / t.heads_per_unit) * t.blocks;
   return t;
 }
 
@@ -47,8 +47,10 @@ const char *sp_sdpa_check(const sp_call *call) {
     const int64_t shape[4] = {query->shape[0], heads, query->shape[2], key->shape[2]};
     if (!sp_broadcasts(mask, 4, shape)) return "mask does not broadcast to [batch, heads, queries, keys]";
   }
-  int64_t scores;
-  if (__builtin_mul_overflow(query->shape[2], key->shape[2], &scores) || scores > SP_MAX_ELEMENTS)
+  // Lists of keys and blocks of scores are sized by these products; a stride of 0 makes any of them cheap to claim.
+  int64_t pairs = query->shape[0] * heads;
+  if (pairs && (__builtin_mul_overflow(pairs, query->shape[2], &pairs) ||
+                __builtin_mul_overflow(pairs, key->shape[2], &pairs) || pairs > SP_MAX_ELEMENTS))
     return "there are too many pairs of query and key";
   return NULL;
 }
