@@ -9,10 +9,11 @@ states cover every way to write one. torch 2.13.0 made the committed file and it
 import pathlib
 import warnings
 
-import statepack
 import torch
 from torch import nn
 from torch.nn import functional
+
+import statepack
 
 
 class EveryOperator(nn.Module):
