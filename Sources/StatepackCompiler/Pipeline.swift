@@ -84,8 +84,20 @@ package struct Compiler: Sendable {
         decomposed: Program, report: CompilationReport = CompilationReport(),
         dump: (String, String) -> Void = { _, _ in }
     ) throws -> CompiledProgram {
+        do {
+            return try compileChecked(decomposed, report, dump)
+        } catch let failure as SizeExpression.Failure {
+            throw Diagnostic(
+                .unsupportedPlan, "a size of the program is too large or too complex to plan", found: "\(failure)",
+                hint: "lower the upper bounds of the dynamic sizes")
+        }
+    }
+
+    private func compileChecked(
+        _ decomposed: Program, _ before: CompilationReport, _ dump: (String, String) -> Void
+    ) throws -> CompiledProgram {
         var program = decomposed
-        var report = report
+        var report = before
         try finish(.decomposed, program, dump)
 
         // --- Fewer operators ---------------------------------------------------------------------

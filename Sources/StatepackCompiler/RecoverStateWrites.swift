@@ -431,8 +431,7 @@ private struct Recovery {
                         copies[value] = try copy(value, before: writer)
                         try charge(
                             version.use, bytesOf: types[value.index],
-                            "its former value is read by `\(nodes[reader].op)`\(place(reader)) "
-                                + "\(reader == writer ? "while" : "after") `\(nodes[writer].op)` writes")
+                            staleRead(by: reader, of: version.use, after: writer))
                     }
                     replaceReads(of: value, by: copies[value]!, in: reader)
                 }
@@ -443,6 +442,27 @@ private struct Recovery {
                 if copies[value] == nil { copies[value] = try copy(value, before: writer) }
                 outputs[output] = copies[value]!
             }
+        }
+    }
+
+    private func staleRead(by reader: Int, of use: Int, after writer: Int) -> String {
+        let isReplaced = finalWrites[writer] != nil
+        if reader == writer {
+            return isReplaced
+                ? "its former value is read while the new one is written"
+                : "`\(operatorName(writer))`\(place(writer)) reads what it overwrites"
+        }
+        let time = isReplaced ? "after the new one is written" : "after `\(operatorName(writer))` writes"
+        if let other = finalWrites[reader] { return "its former value goes to state `\(name(other))` \(time)" }
+        return "its former value is read by `\(operatorName(reader))`\(place(reader)) \(time)"
+    }
+
+    /// As the author's framework calls it.
+    private func operatorName(_ index: Int) -> String {
+        switch nodes[index].op {
+        case "scatter.slice": "slice_scatter"
+        case "scatter.select": "select_scatter"
+        case let op: op
         }
     }
 

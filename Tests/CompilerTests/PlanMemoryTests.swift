@@ -274,6 +274,22 @@ import Testing
         #expect(diagnostic.location == "function `main`, layers.0 (model.py:12)")
     }
 
+    @Test func refusesASizeBeyondInt64() throws {
+        let huge = "1000000000000, 1000000000000"
+        let program = try Program(
+            text: """
+                func "main" {
+                    input %0 "x": float32[\(huge)]
+                    %1: float32[\(huge)] = neg(a=%0)
+                    output %1 "y"
+                }
+                """)
+        let diagnostic = try #require(throws: Diagnostic.self) { try Compiler().compile(decomposed: program) }
+        #expect(diagnostic.code == .unsupportedPlan)
+        #expect(diagnostic.message == "a size of the program is too large or too complex to plan")
+        #expect(diagnostic.found == "overflow")
+    }
+
     @Test func figuresReuseScratchMemoryThatIsDead() throws {
         let program = try Self.plan(
             """
