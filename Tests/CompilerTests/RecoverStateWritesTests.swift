@@ -722,6 +722,27 @@ import Testing
                 """)
     }
 
+    @Test func keepsTheTypeOfAStateThatTakesAConvertedValue() throws {
+        let updates = try Self.updates(
+            """
+            state "total" float32[4] buffer "total" splat 00000000
+            state "count" int64[4] buffer "count" splat 0000000000000000
+            func "main" {
+                input %0 "x": int64[4]
+                state %1 "total": float32[4] after %4 writtenBy "copy"
+                state %2 "count": int64[4] after %3 writtenBy "copy"
+                %3: int64[4] = copy(a=%1)
+                %4: float32[4] = copy(a=%0)
+                %5: float32[4] = copy(a=%2)
+                output %5 "count_before"
+            }
+            """)
+        #expect(
+            updates == [
+                "total: in place", "count: copies 32 bytes per step because it takes over the value of state `total`",
+            ])
+    }
+
     @Test func refusesAnUpdateThatChangesTheType() throws {
         var program = try Program(
             text: """
