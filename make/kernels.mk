@@ -3,7 +3,7 @@
 KERNEL_SOURCES := $(shell find Sources/CStatepackKernels -name '*.c' | sort)
 KERNEL_HEADERS := $(shell find Sources/CStatepackKernels -name '*.h' | sort)
 KERNEL_FLAGS := -std=gnu17 -O2 -g -fPIC -shared -Wall -Wextra -Werror
-CLANG ?= $(shell command -v clang || dirname $$(command -v $(SWIFT))/clang)
+CLANG ?= $(shell command -v clang || echo "$$(dirname "$$(command -v $(SWIFT))")/clang")
 KERNEL_LIBRARY := build/kernels/libstatepack_kernels.so
 
 .PHONY: kernels
