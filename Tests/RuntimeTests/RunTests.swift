@@ -251,3 +251,48 @@ struct RunTests {
         #expect(function.kernelNames == ["neg"])
     }
 }
+
+/// What a run costs beyond its arithmetic.
+struct RunCostTests {
+    /// One query over a cache of eight rows of which the mask lets four through.
+    @Test func attentionRowsAreThoseThatTheMaskLetsThrough() throws {
+        var builder = ProgramBuilder()
+        let query = builder.input("query", .float32, [1, 2, 1, 4])
+        let keys = builder.state("keys", .float32, [1, 1, 8, 4])
+        let values = builder.state("values", .float32, [1, 1, 8, 4])
+        let mask = builder.input("mask", .bool, [1, 1, 1, 8])
+        let out = builder.output("out", .float32, [1, 2, 1, 4])
+        builder.emit("sdpa", [query, keys, values, mask], [out], ints: [0, 2], floats: [0.5])
+        let function = try builder.load()
+        for used in [1, 4, 8] {
+            var states = try function.initialStates()
+            var views = InferenceFunction.MutableViews()
+            views.insert(contentsOf: &states)
+            let outputs = try function.runSynchronously(
+                inputs: [
+                    "query": NDArray(scalars: [Float](repeating: 1, count: 8), shape: [1, 2, 1, 4]),
+                    "mask": NDArray(scalars: (0..<8).map { $0 < used }, shape: [1, 1, 1, 8]),
+                ], states: views)
+            #expect(outputs.statistics.attentionRows == used)
+        }
+    }
+
+    @Test func idleMemoryIsThatOfTheLargestStepNotOfAllOfThem() throws {
+        var builder = ProgramBuilder()
+        let n = builder.symbol("n", 1...64)
+        let x = builder.input("x", .float32, [n, 1000])
+        let a = builder.temporary(.float32, [n, 1000])
+        let y = builder.output("y", .float32, [n, 1000])
+        builder.emit("neg", [x], [a])
+        builder.emit("neg", [a], [y])
+        let function = try builder.load()
+        for _ in 0..<2 {
+            for length in 1...64 {
+                _ = try function.runSynchronously(inputs: ["x": NDArray(shape: [length, 1000], scalarType: .float32)])
+            }
+        }
+        let largest = try function.arenaByteCount(symbols: ["n": 64])
+        #expect(largest == 64 * 1000 * 4)
+        #expect(function.idleArenaByteCount >= largest && function.idleArenaByteCount <= 2 * largest)
+    }
+}

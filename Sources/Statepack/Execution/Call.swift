@@ -159,14 +159,13 @@ final class Call: @unchecked Sendable {
         }
     }
 
+    // NOTE: runs for every argument of every step. Text is made only where something is wrong.
     private func check(_ argument: Argument?, _ slot: FunctionProgram.Slot) {
         guard let argument else { return }
-        let what = slot.role == .input ? "input `\(slot.name)`" : "view for \(slot.role) `\(slot.name)`"
-        let hint = "create the array from descriptor.\(slot.role)Descriptor(of: \"\(slot.name)\")"
         if argument.scalarType != slot.scalarType {
             report(
-                .wrongScalarType, "\(what) has the wrong scalar type", expected: slot.text, found: argument.text,
-                hint: hint)
+                .wrongScalarType, "\(slot.title) has the wrong scalar type", expected: slot.text, found: argument.text,
+                hint: slot.hint)
         }
         var isShapeWrong = argument.shape.count != slot.shape.count
         if !isShapeWrong {
@@ -175,20 +174,22 @@ final class Call: @unchecked Sendable {
             }
         }
         if isShapeWrong {
-            report(.wrongShape, "\(what) has the wrong shape", expected: slot.text, found: argument.text, hint: hint)
+            report(
+                .wrongShape, "\(slot.title) has the wrong shape", expected: slot.text, found: argument.text,
+                hint: slot.hint)
             return
         }
         if !isKnown.contains(false) || program.function.symbolSources.allSatisfy({ isKnown[$0.symbol] }) {
             for (axis, size) in slot.shape.enumerated() where size.constant == nil {
                 let expected = try? size.evaluate(symbols)
-                if expected != argument.shape[axis] { reportInconsistent(argument, axis, size, expected, what) }
+                if expected != argument.shape[axis] { reportInconsistent(argument, axis, size, expected, slot.title) }
             }
         }
         if slot.role != .input {
             let isAligned = Int(bitPattern: argument.base) % max(argument.scalarType.bitWidth / 8, 1) == 0
             if !isAligned || !StridedLayout.isRowMajor(shape: argument.shape, strides: argument.strides) {
                 report(
-                    .notContiguous, "\(what) is not row-major without padding",
+                    .notContiguous, "\(slot.title) is not row-major without padding",
                     expected: "strides \(StridedLayout.rowMajorStrides(argument.shape) ?? [])",
                     found: isAligned ? "strides \(argument.strides)" : "an address that is not a multiple of an element"
                 )
@@ -218,24 +219,24 @@ final class Call: @unchecked Sendable {
         for (index, slot) in program.inputs.enumerated() {
             guard let storage = inputs[index]?.storage, storage.isInUse else { continue }
             // Owned by this very call: that is an overlap, reported as such.
-            let isOurs = (states + outputs).contains { $0?.claim == .owner && $0?.storage === storage }
-            if !isOurs { reportInUse("input `\(slot.name)`") }
+            if !isOwned(storage) { reportInUse(slot.title) }
         }
-        for (slots, bound) in [(program.states, states), (program.outputs, outputs)] {
-            for (index, slot) in slots.enumerated() {
-                guard let argument = bound[index] else { continue }
-                let what = "view for \(slot.role) `\(slot.name)`"
-                switch argument.claim {
-                case .none, .owner: break
-                case .insertedTwice: reportSharing(what)
-                case .inUse:
-                    let isOurs = (states + outputs).contains {
-                        $0?.claim == .owner && $0?.storage === argument.storage
-                    }
-                    if isOurs { reportSharing(what) } else { reportInUse(what) }
-                }
-            }
+        for (index, slot) in program.states.enumerated() { checkClaim(states[index], slot) }
+        for (index, slot) in program.outputs.enumerated() { checkClaim(outputs[index], slot) }
+    }
+
+    private func checkClaim(_ argument: Argument?, _ slot: FunctionProgram.Slot) {
+        guard let argument else { return }
+        switch argument.claim {
+        case .none, .owner: break
+        case .insertedTwice: reportSharing(slot.title)
+        case .inUse: if isOwned(argument.storage) { reportSharing(slot.title) } else { reportInUse(slot.title) }
         }
+    }
+
+    private func isOwned(_ storage: ArrayStorage?) -> Bool {
+        states.contains { $0?.claim == .owner && $0?.storage === storage }
+            || outputs.contains { $0?.claim == .owner && $0?.storage === storage }
     }
 
     private func reportInUse(_ what: String) {

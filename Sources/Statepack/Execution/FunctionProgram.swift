@@ -25,6 +25,11 @@ final class FunctionProgram: Sendable {
         let shape: [SizeExpression]
         /// `[1, query, 64] float32`
         let text: String
+
+        /// How a diagnostic speaks of the array given for it.
+        var title: String { role == .input ? "input `\(name)`" : "view for \(role) `\(name)`" }
+
+        var hint: String { "create the array from descriptor.\(role)Descriptor(of: \"\(name)\")" }
     }
 
     let model: ModelProgram

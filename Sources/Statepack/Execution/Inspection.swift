@@ -19,6 +19,9 @@ extension InferenceFunction {
     /// True when a run remembers what it overwrites, because something can fail after the first state write.
     package var needsUndoLog: Bool { program.needsUndoLog }
 
+    /// Bytes of arenas that wait for the next run of any function of the model.
+    package var idleArenaByteCount: Int { program.model.arenas.idleByteCount }
+
     package var preparedSizeCount: Int { program.specializationCount }
 
     /// The symbol values that are prepared, the latest used first.
