@@ -2,7 +2,8 @@
 //
 //     make bench-kernels
 //
-// Numbers mean something only on an idle machine; the read is timed between the kernels for that reason.
+// Numbers mean something only on an idle machine; the read is timed between the kernels for that reason. With CPU=1
+// in the environment processor time is measured, which stays true beside others for one thread.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
