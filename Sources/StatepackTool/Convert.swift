@@ -25,9 +25,8 @@ struct Convert {
         }
         if arguments.has("list-ops") { return listOperators(of: compilation.imported) }
         if let names = arguments.value("state-names") {
-            try StateNames.apply(
-                names.split(separator: ",", omittingEmptySubsequences: false).map(String.init),
-                to: &compilation.imported.program)
+            try compilation.imported.renameStates(
+                names.split(separator: ",", omittingEmptySubsequences: false).map(String.init))
         }
         if let path = arguments.value("descriptors") {
             let differences = try ContractFile.read(path).differences(from: Contract(compilation.imported.program))

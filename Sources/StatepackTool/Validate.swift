@@ -120,6 +120,7 @@ struct ValidationReport {
 
     var file: String
     var kind: Kind?
+    /// Of the bundle: the file itself, or what the exported program was compiled to. So are the sections.
     var fileBytes = 0
     var sections: [Section] = []
     /// Nil until checksums and digests were compared.
@@ -138,8 +139,12 @@ struct ValidationReport {
     var text: String {
         var table = TextTable()
         if bytesHold == true {
+            // The importer has compared the digests of an exported program before anything else.
             table.add(
-                "bytes", "\(sections.count) sections, \(byteText(fileBytes)): checksums and SHA-256 hold")
+                "bytes",
+                kind == .exportedProgram
+                    ? "digests hold; compiled to a temporary bundle of \(byteText(fileBytes))"
+                    : "\(counted(sections.count, "section")), \(byteText(fileBytes)): checksums and SHA-256 hold")
             table.add(
                 "program",
                 "\(counted(functions.count, "function")) (\(functions.joined(separator: ", "))), "
@@ -198,7 +203,7 @@ struct ValidationReport {
             "holds": .bool(errorCount == 0),
             "exitCode": .integer(Int(DiagnosticList(findings).exitCode)),
             "bytes": [
-                "hold": bytesHold.map { .bool($0) } ?? .null, "length": .integer(fileBytes),
+                "hold": bytesHold.map { .bool($0) } ?? .null, "bundleLength": .integer(fileBytes),
                 "sections": .array(sections.map { ["name": .string($0.name), "bytes": .integer($0.bytes)] }),
             ],
             "program": [

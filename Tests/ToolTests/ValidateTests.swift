@@ -181,6 +181,11 @@ import Testing
             }, code: .replayUntouched, message: "state `valueCache` changed where the step leaves it alone",
             location: "function `main`, replay 0, step 1", status: 1),
         Change(
+            testDescription: "a state that the recording does not write",
+            change: { $0.replays[0].steps[3].states.removeLast() }, code: .replayUntouched,
+            message: "state `valueCache` changed where the step leaves it alone",
+            location: "function `main`, replay 0, step 3", status: 1),
+        Change(
             testDescription: "moved data with other bits",
             change: { recording in
                 recording.replays[0].steps[0].states[0].movesData = true
@@ -225,6 +230,7 @@ import Testing
         #expect(finding.code == row.code)
         #expect(finding.message == row.message)
         #expect(finding.location == row.location)
+        #expect(finding.expected != nil && finding.found != nil || row.code == .replayRefused)
         #expect(DiagnosticList(report.findings).exitCode == row.status)
     }
 

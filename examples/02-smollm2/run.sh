@@ -55,8 +55,9 @@ run validate "$out/model.statepack"
 question="What is the capital of France, and what is it known for?"
 echo
 echo "prompt: $question"
-"$python" examples/02-smollm2/tokens.py encode --chat "$question" > "$out/prompt.json"
+printf '{"prompt": "%s"}\n' "$question" | "$python" examples/02-smollm2/tokens.py encode > "$out/prompt.json"
 run Example02SmolLM2 "$out/model.statepack" --prompt-tokens "$out/prompt.json" --max-tokens "$tokens" \
     --output-tokens "$out/answer.json" --threads 2 --timings
 echo
-echo "answer: $("$python" examples/02-smollm2/tokens.py decode "$out/answer.json")"
+"$python" examples/02-smollm2/tokens.py decode < "$out/answer.json" |
+    "$python" -c 'import json, sys; print("answer:", json.load(sys.stdin)["text"])'

@@ -205,6 +205,15 @@ def test_a_state_that_starts_at_five_shows_five(tmp_path: pathlib.Path) -> None:
     assert [line.split()[-1] for line in run.stdout.splitlines()] == ["5.00", "6.00", "7.00"]
 
 
+@pytest.mark.parametrize("names", ["old,new", "left=old,right=new", "right=new,left=old"])
+def test_default_state_names_can_be_replaced_by_convert(tmp_path: pathlib.Path, names: str) -> None:
+    statepack.ExportRequest(Swap(), (torch.ones(2, 3),)).run().save(str(tmp_path / "exported.pb"))
+    command("convert", tmp_path / "exported.pb", "--state-names", names)
+    command("validate", tmp_path / "exported.statepack")
+    contract = json.loads(command("statepack", "inspect", "--json", tmp_path / "exported.statepack").stdout)
+    assert [state["name"] for state in contract["functions"][0]["states"]] == ["old", "new"]
+
+
 class Swap(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -406,7 +415,7 @@ class CopiedState(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         old = self.memory.clone()
-        self.memory.copy_(torch.flip(self.memory, [0]) + x)
+        self.memory.copy_(self.memory * 2 + self.memory.sum(0) + x)
         return old - self.memory
 
 

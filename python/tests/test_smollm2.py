@@ -230,5 +230,5 @@ def test_the_example_program_prints_tokens_and_a_table(model_2048: pathlib.Path,
         check=True,
     )
     assert result.stdout.startswith("tokens: 7042 30 198 198\n"), result.stdout
-    assert (tmp_path / "answer.json").read_text() == "[7042, 30, 198, 198]\n"
+    assert (tmp_path / "answer.json").read_text() == '{"tokens": [7042, 30, 198, 198]}\n'
     assert "| one token at context 112 to 143 |" in result.stdout

@@ -157,6 +157,11 @@ package struct Replayer {
                 }
                 try check(recorded, state, before: before, step.function, (index, stepIndex))
             }
+            // What a step is not recorded to write, it only reads.
+            let recordedNames = step.states.map(\.name)
+            for name in try function(step, index, stepIndex).descriptor.stateNames where !recordedNames.contains(name) {
+                checkUnchanged(name, pass.states[name]!, before: former[name]!, step.function, (index, stepIndex))
+            }
             for (name, state) in pass.states {
                 state.withBytes { bytes in former[name]!.withUnsafeMutableBytes { $0.copyMemory(from: bytes) } }
             }
@@ -292,6 +297,23 @@ package struct Replayer {
         }
         if let disturbed, report.tensors[tensor].disturbed == nil {
             report.tensors[tensor].disturbed = (place.replay, place.step, disturbed)
+        }
+    }
+
+    private mutating func checkUnchanged(
+        _ name: String, _ found: NDArray, before: [UInt8], _ function: String, _ place: (replay: Int, step: Int)
+    ) {
+        guard let type = found.scalarType.stored else { return }
+        let count = before.count / type.byteCount
+        let changed = found.withBytes { bytes in
+            before.withUnsafeBytes { before in
+                compareBits(type, found: bytes, from: 0, expected: before, from: 0, count: count)
+            }
+        }
+        let tensor = tensorIndex(.state, name, function, Tolerance(absolute: 0, relative: 0))
+        report.tensors[tensor].comparedElements += count
+        if let changed, report.tensors[tensor].disturbed == nil {
+            report.tensors[tensor].disturbed = (place.replay, place.step, changed)
         }
     }
 

@@ -63,10 +63,10 @@ struct Options {
     static let usage = """
         usage: Example02SmolLM2 MODEL.STATEPACK --prompt-tokens IDS [options]
 
-          --prompt-tokens IDS    1,2,3, or a JSON file with an array of token ids
+          --prompt-tokens IDS    1,2,3, or a JSON file: {"tokens": [1, 2, 3]}
           --max-tokens N         tokens to generate at most (default: 64)
           --stop-token ID        stop behind this token (default: 2, the end of a message)
-          --output-tokens FILE   write the generated ids there, as a JSON array
+          --output-tokens FILE   write the generated ids there, in the same form
           --threads N            threads to compute with (default: what the machine allows)
           --timings              measure prefill, and decoding at a context of 128
         """
@@ -106,15 +106,20 @@ struct Options {
         if model.isEmpty || prompt.isEmpty { throw ExampleError(Self.usage) }
     }
 
-    /// A list on the command line, or a file with a JSON array of integers.
+    /// A list on the command line, or a JSON file whose first array holds the ids, as tokens.py writes it.
     private static func tokens(_ text: String) throws -> [Int] {
-        var list = text
-        if !text.allSatisfy({ $0.isNumber || $0 == "," }) {
-            list = String(decoding: try Data(contentsOf: URL(filePath: text)), as: UTF8.self)
+        if text.allSatisfy({ $0.isNumber || $0 == "," }) { return try numbers(text[...], text) }
+        let file = String(decoding: try Data(contentsOf: URL(filePath: text)), as: UTF8.self)
+        guard let start = file.firstIndex(of: "["), let end = file[start...].firstIndex(of: "]") else {
+            throw ExampleError("there is no array in \(text)")
         }
-        let words = list.split { "[], \n\t\r".contains($0) }
+        return try numbers(file[file.index(after: start)..<end], text)
+    }
+
+    private static func numbers(_ list: Substring, _ source: String) throws -> [Int] {
+        let words = list.split { ", \n\t\r".contains($0) }
         let tokens = words.compactMap { Int($0) }
-        guard tokens.count == words.count, !tokens.isEmpty else { throw ExampleError("no token ids in \(text)") }
+        guard tokens.count == words.count, !tokens.isEmpty else { throw ExampleError("no token ids in \(source)") }
         return tokens
     }
 }
@@ -141,7 +146,7 @@ struct Example02SmolLM2 {
         let tokens = try await generate(function, options)
         print("tokens: \(tokens.map(String.init).joined(separator: " "))")
         if let path = options.output {
-            let text = "[\(tokens.map(String.init).joined(separator: ", "))]\n"
+            let text = "{\"tokens\": [\(tokens.map(String.init).joined(separator: ", "))]}\n"
             try Data(text.utf8).write(to: URL(filePath: path), options: .atomic)
         }
         if options.measures { try await measure(function, options.prompt) }
