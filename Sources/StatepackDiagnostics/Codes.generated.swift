@@ -213,8 +213,6 @@ extension Diagnostic.Code {
     public static let stateInUse = Diagnostic.Code("E0610")
     /// an index computed or given during a run is outside its axis
     public static let indexOutOfRange = Diagnostic.Code("E0611")
-    /// an integer was divided by zero during a run
-    public static let divisionByZero = Diagnostic.Code("E0612")
     /// there is not enough memory for a run
     public static let outOfMemory = Diagnostic.Code("E0613")
     /// a function of the bundle cannot be prepared for these sizes
@@ -819,11 +817,6 @@ extension Diagnostic.Code {
             .indexOutOfRange, "indexOutOfRange",
             "an index computed or given during a run is outside its axis",
             "all states are as they were; check positions and token numbers against the limit", 1
-        ),
-        (
-            .divisionByZero, "divisionByZero",
-            "an integer was divided by zero during a run",
-            "all states are as they were; check the inputs", 1
         ),
         (
             .outOfMemory, "outOfMemory",

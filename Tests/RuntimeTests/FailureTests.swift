@@ -176,6 +176,68 @@ struct FailureTests {
         #expect(error?.expected == "\(1 << 49) bytes for intermediate values")
     }
 
+    @Test func whatTheExecutorReliesOnIsCheckedAtLoad() throws {
+        var builder = ProgramBuilder()
+        let x = builder.input("x", .float32, [2])
+        let state = builder.state("s", .float32, [2])
+        let weight = builder.weight("w", (0..<4).map(Float.init), [2, 2])
+        let view = builder.view(of: weight, [2], strides: [1], offset: 0)
+        let y = builder.output("y", .float32, [2])
+        builder.emit("add", [x, view], [y])
+        let good = builder.build()
+        let memory = WeightMemory(builder.weights)
+        func message(_ change: (inout BundleProgram) -> Void) -> String? {
+            var program = good
+            change(&program)
+            do {
+                let model = AIModel(program, weights: memory.bytes, owner: memory)
+                guard let function = try model.loadFunction(named: "main") else { return nil }
+                _ = try function.arenaByteCount()
+                return nil
+            } catch let error as Diagnostic {
+                return error.code == .malformedFunction ? error.message : "\(error)"
+            } catch { return "\(error)" }
+        }
+        #expect(message { _ in } == nil)
+        #expect(
+            message { $0.functions[0].values[x].storage = .arena(first: 0, last: 0) }
+                == "the value of input `x` has other storage")
+        #expect(
+            message { $0.functions[0].values[y].storage = .arena(first: 0, last: 0) }
+                == "the value of output `y` has other storage")
+        #expect(
+            message { $0.functions[0].values[state].shape = [3] }
+                == "the value of state `s` has other storage, type or shape")
+        #expect(
+            message { $0.functions[0].values[x].shape = [SizeExpression](repeating: 1, count: 9) }
+                == "value \(x) has 9 axes, at most 8 are possible")
+        #expect(
+            message { $0.functions[0].values[view].scalarType = .int32 }
+                == "view \(view) has another type than value \(weight), or a wrong number of strides")
+        #expect(
+            message { $0.functions[0].values[view].storage = .view(base: weight, strides: [], offset: 0) }
+                == "view \(view) has another type than value \(weight), or a wrong number of strides")
+        #expect(message { $0.tensors[0].layout = .panel16 } == "view \(view) sees into a packed weight")
+        #expect(message { $0.tensors[0].offset = 4 } == "weight `w` leaves the weights section")
+        #expect(
+            message {
+                $0.functions[0].values[y].storage = .output(0)
+                $0.functions[0].values[x].storage = .input(0)
+                $0.functions[0].values[view].storage = .view(base: view, strides: [1], offset: 0)
+            } == "value \(view) is a view of a view")
+        var wrongInitial = good
+        wrongInitial.states[0].initialValue = .tensor(0)
+        let model = AIModel(wrongInitial, weights: memory.bytes, owner: memory)
+        let function = try #require(try model.loadFunction(named: "main"))
+        do {
+            _ = try function.initialValue(ofState: "s")
+            Issue.record("an initial value of another size went through")
+        } catch let error as Diagnostic {
+            #expect(error.code == .malformedFunction)
+            #expect(error.expected == "8 bytes" && error.found == "16 bytes")
+        }
+    }
+
     // MARK: Initial values
 
     @Test func anInitialValueIsThatOfTheExportedModule() throws {

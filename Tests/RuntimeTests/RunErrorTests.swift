@@ -281,6 +281,28 @@ struct RunErrorTests {
         #expect(error?.found == "32 bytes in common")
     }
 
+    @Test func anOutputViewAtAnOddAddressIsRefused() throws {
+        let function = try SmallPrograms.counter()
+        var states = try function.initialStates()
+        var memory = [UInt8](repeating: 7, count: 16)
+        var views = InferenceFunction.MutableViews()
+        views.insert(contentsOf: &states)
+        var error: Diagnostic?
+        do {
+            var outputViews = InferenceFunction.MutableViews()
+            var span = memory.mutableSpan
+            outputViews.insert(
+                NDArray.MutableRawView(
+                    mutableBytes: span.mutableBytes, byteOffset: 1, scalarType: .float32, shape: [1]), for: "seen")
+            _ = try function.runSynchronously(
+                inputs: ["step": NDArray(shape: [1], scalarType: .float32)], states: views, outputViews: outputViews)
+        } catch let found as Diagnostic { error = found }
+        #expect(error?.code == .notContiguous)
+        #expect(error?.found == "an address that is not a multiple of an element")
+        #expect(memory == [UInt8](repeating: 7, count: 16))
+        #expect(floats(try #require(states["count"])) == [5])
+    }
+
     @Test func oneArrayForTwoNamesIsRefused() throws {
         // The compiler refuses this; a lifetime override, which Core AI's own code needs, hides it.
         let function = try SmallPrograms.twoCaches()

@@ -384,10 +384,6 @@ final class Call: @unchecked Sendable {
                 "index \(failure.value) is out of range for axis \(failure.axis)\(target) in `\(name)`",
                 at: location, expected: "\(wraps ? -failure.limit : 0)..<\(failure.limit)", found: "\(failure.value)",
                 hint: "no state was changed")
-        case SP_DIVISION_BY_ZERO:
-            return Diagnostic(
-                .divisionByZero, "an integer is divided by zero in `\(name)`", at: location,
-                hint: "no state was changed")
         case SP_OUT_OF_MEMORY:
             return Diagnostic(
                 .outOfMemory, "there is not enough memory for `\(name)`", at: location, hint: "no state was changed")

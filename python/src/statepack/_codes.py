@@ -109,7 +109,6 @@ NOT_CONTIGUOUS = "E0608"
 OVERLAPPING_VIEWS = "E0609"
 STATE_IN_USE = "E0610"
 INDEX_OUT_OF_RANGE = "E0611"
-DIVISION_BY_ZERO = "E0612"
 OUT_OF_MEMORY = "E0613"
 MALFORMED_FUNCTION = "E0614"
 UNKNOWN_KERNEL = "E0615"
@@ -255,7 +254,6 @@ EXPLANATIONS = {
     "E0609": ("a state or an output view shares bytes with another argument of the call", "give every state and every output an array of its own"),
     "E0610": ("an array is in use by another run", "await that run first, or give every sequence its own states"),
     "E0611": ("an index computed or given during a run is outside its axis", "all states are as they were; check positions and token numbers against the limit"),
-    "E0612": ("an integer was divided by zero during a run", "all states are as they were; check the inputs"),
     "E0613": ("there is not enough memory for a run", "use smaller dynamic sizes or fewer runs at a time"),
     "E0614": ("a function of the bundle cannot be prepared for these sizes", "convert the model again; the message names the instruction"),
     "E0615": ("the bundle needs a kernel that this version does not have", "update statepack, or convert the model with this version"),
@@ -402,7 +400,6 @@ EXIT_CODES = {
     "E0609": 1,
     "E0610": 1,
     "E0611": 1,
-    "E0612": 1,
     "E0613": 1,
     "E0614": 1,
     "E0615": 4,
