@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import logging as transformers_logging
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 #: The Python package that carries the model's GGUF file.
@@ -28,6 +29,8 @@ def model_file() -> pathlib.Path:
 def load_model() -> PreTrainedModel:
     """The model in float32, in evaluation mode, with torch's own attention."""
     file = model_file()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(
         str(file.parent), gguf_file=file.name, dtype=torch.float32, attn_implementation="sdpa"
     )

@@ -544,7 +544,7 @@ class _Assembly:
         function = self._program_functions[entry.name]
         eager = EagerModule(
             entry.eager,
-            entry.exported.module_call_graph[0].signature.in_spec,  # type: ignore[union-attr]
+            entry.exported.module_call_graph[0].signature.in_spec,
             {state.name: state.source_name for state in entry.signature.states if not state.is_input},
             entry.signature.call_order,
             entry.signature.return_order,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from .converter import ExportedModel, StepInputs, TorchConverter, dirty_state, t
 from .diagnostics import Diagnostic, ExportError
 from .modules import preserved_buffers
 from .precision import bits_equal
+from .signature import state_type_changed
 
 
 @dataclass
@@ -65,11 +67,12 @@ def export(
     kwargs = dict(kwargs or {})
     _check_example_sizes(module, args, kwargs, dynamic_shapes, where)
     before = {name: buffer.detach().clone() for name, buffer in module.named_buffers(remove_duplicate=False)}
-    with preserved_buffers(module), torch.no_grad():
+    mistyped: list[Diagnostic] = []
+    with preserved_buffers(module), assignments_as_writes(module, where, mistyped), torch.no_grad():
         try:
             exported = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
         except Exception as error:
-            raise ExportError(_explain(module, where, error)) from error
+            raise ExportError(mistyped or _explain(module, where, error)) from error
         changed = [
             name
             for name, buffer in module.named_buffers(remove_duplicate=False)
@@ -93,6 +96,50 @@ def export(
     result = converter.to_program()
     _first_exports.setdefault(module, before)
     return result
+
+
+@contextmanager
+def assignments_as_writes(module: nn.Module, where: str, findings: list[Diagnostic]) -> Iterator[None]:
+    """Makes `self.c = value` a write into buffer `c` for the time of a trace.
+
+    torch.export (2.13, non-strict) keeps such an assignment in the root module and loses it in every other.
+    Written is at the end of forward(), when every new value has been computed: what was read before the
+    assignment keeps its old value. An assignment of another type or shape goes to `findings`.
+    """
+    held: list[tuple[str, nn.Module, str, torch.Tensor]] = []
+
+    def remember(root: nn.Module, *_: Any) -> None:
+        held.clear()
+        for path, owner in root.named_modules():
+            held.extend(
+                (f"{path}.{name}".removeprefix("."), owner, name, buffer)
+                for name, buffer in owner._buffers.items()
+                if buffer is not None
+            )
+
+    def write(*_: Any) -> None:
+        assigned = []
+        for qualified, owner, name, buffer in held:
+            value = owner._buffers.get(name)
+            if value is buffer or value is None:
+                continue
+            owner._buffers[name] = buffer
+            if value.dtype != buffer.dtype or [*map(str, value.shape)] != [*map(str, buffer.shape)]:
+                findings.append(state_type_changed(qualified, where, buffer, value))
+            else:
+                assigned.append((buffer, value))
+        if findings:
+            raise ExportError(findings)
+        # Two buffers may have been swapped: copies of all values first.
+        for buffer, value in [(buffer, value.clone()) for buffer, value in assigned]:
+            buffer.copy_(value)
+
+    hooks = [module.register_forward_pre_hook(remember), module.register_forward_hook(write)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _check_first_export(
@@ -166,39 +213,33 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple)
 
 
-_EXPLANATIONS: list[tuple[str, Callable[[re.Match[str]], dict[str, str]], str]] = [
-    (
-        r"(?:attributes?|tensor attributes?) (?P<name>self\.[\w., ]+?) (?:was|were) assigned during export",
-        lambda match: {
-            "message": f"`{match['name'].removeprefix('self.')}` is assigned by forward(), but it is not a registered buffer",
-            "hint": f"register it: self.register_buffer({match['name'].removeprefix('self.')!r}, tensor, persistent=False)",
-        },
-        codes.MUTATED_CONSTANT,
-    ),
-    (
-        r"[Cc]onstraints violated \((?P<name>[^)]*)\)",
-        lambda match: {
-            "message": f"the module does not accept every value of dynamic size `{match['name']}`",
-            "hint": "narrow the Dim's min and max to what the module accepts",
-        },
-        codes.TORCH_EXPORT_FAILED,
-    ),
-    (
-        r"(?:data-dependent|Could not guard on|Could not extract specialized integer)",
-        lambda _: {
-            "message": "a size or a branch depends on the values of a tensor",
-            "hint": "use a fixed size and a mask, for instance torch.where",
-        },
-        codes.DATA_DEPENDENT_SIZE,
-    ),
-]
+_LOST_ATTRIBUTE = re.compile(r"attributes? self\.(?P<name>[\w.]+)[\w., ]*? (?:was|were) assigned during export")
+_CONSTRAINTS = re.compile(r"[Cc]onstraints violated \((?P<name>[^)]*)\)")
+_DATA_DEPENDENT = re.compile(r"[Dd]ata-dependent|Could not guard on|Could not extract specialized integer")
 
 
 def _explain(module: nn.Module, where: str, error: Exception) -> Diagnostic:
+    failure = torch_failure(f"torch.export cannot trace {type(module).__name__}", where, error)
     text = str(error)
-    for pattern, explain, code in _EXPLANATIONS:
-        match = re.search(pattern, text)
-        if match:
-            failure = torch_failure("", where, error)
-            return Diagnostic(code, location=where, found=failure.found, **explain(match))  # type: ignore[arg-type]
-    return torch_failure(f"torch.export cannot trace {type(module).__name__}", where, error)
+    if match := _LOST_ATTRIBUTE.search(text):
+        name = match["name"]
+        return replace(
+            failure,
+            code=codes.MUTATED_CONSTANT,
+            message=f"`{name}` is assigned by forward(), but it is not a registered buffer",
+            hint=f"register it: self.register_buffer({name.rpartition('.')[2]!r}, tensor, persistent=False)",
+        )
+    if match := _CONSTRAINTS.search(text):
+        return replace(
+            failure,
+            message=f"the module does not accept every value of dynamic size `{match['name']}`",
+            hint="narrow the Dim's min and max to what the module accepts",
+        )
+    if _DATA_DEPENDENT.search(text):
+        return replace(
+            failure,
+            code=codes.DATA_DEPENDENT_SIZE,
+            message="a size or a branch depends on the values of a tensor",
+            hint="index with a one-dimensional tensor (position[None]), or use a fixed size and torch.where",
+        )
+    return failure

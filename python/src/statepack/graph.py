@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.export import ExportedProgram
@@ -16,7 +16,7 @@ from .decomposition import operator_name
 from .diagnostics import Diagnostic, ExportError
 from .scalar_types import MAXIMUM_RANK, NUMBERS, SUPPORTED, describe, type_name
 from .signature import Signature, at
-from .sizes import UnsupportedSize, postfix
+from .sizes import SYMBOL, UnsupportedSize, postfix
 from .sources import source_of
 from .tables import SourceTable, SymbolTable
 
@@ -72,11 +72,12 @@ class GraphWriter:
         for target, node in used_constants:
             self._add_value(node, node.meta["val"], f"`{target}`")
 
+        self._check_symbols_are_given()
         live = self._live_nodes()
         for node in self._exported.graph.nodes:
             if node.op == "call_function":
                 self._check_effects(node)
-                if node in live:
+                if node in live and operator_name(node.target) != "with_effects":
                     self._write_node(node)
             elif node.op == "get_attr" and node in live:
                 self._unsupported.setdefault(f"get_attr {node.target}", []).append(source_of(node) or "unknown line")
@@ -86,6 +87,28 @@ class GraphWriter:
         for name, node in self._signature.outputs:
             self._function.outputs.add(name=name, value=self._values[node])
         return self._values
+
+    def _check_symbols_are_given(self) -> None:
+        """A caller says what a symbol is by the length of an axis, so one axis has to be the symbol itself."""
+        callers = [named.value for named in self._function.inputs]
+        callers += [self._values[state.before] for state in self._signature.states]
+        shapes = [size.postfix for value in callers for size in self._function.values[value].shape]
+        given = {size[1] for size in shapes if len(size) == 2 and size[0] == SYMBOL}
+        used = {
+            operand for size in shapes for code, operand in zip(size[::2], size[1::2], strict=True) if code == SYMBOL
+        }
+        for name, index in self._symbols.indices.items():
+            if index in used - given:
+                self._findings.append(
+                    Diagnostic(
+                        codes.UNSUPPORTED_SIZE,
+                        f"dynamic size `{self._symbols.names[name]}` is the length of no axis by itself",
+                        self._where,
+                        expected="an input with an axis of exactly this size",
+                        found="expressions of it only, such as 2 * size",
+                        hint="give the axis a Dim of its own, or pass another input that has this size",
+                    )
+                )
 
     def _live_nodes(self) -> set[torch.fx.Node]:
         stack = [node for _, node in self._signature.outputs] + [state.after for state in self._signature.states]
@@ -102,6 +125,10 @@ class GraphWriter:
     def _check_effects(self, node: torch.fx.Node) -> None:
         """Assertions: gone when the ranges imply them, unsupported when they look at values."""
         name = operator_name(node.target)
+        if name == "with_effects":
+            effect = next((operator_name(a) for a in node.args if isinstance(a, torch._ops.OpOverload)), name)
+            self._unsupported.setdefault(effect, []).append(source_of(node) or "unknown line")
+            return
         if name in _DROPPED_OPERATORS or node.users or name in OPERATORS:
             return
         if name == "aten._assert_scalar.default" and _is_always_true(node.args[0]):
@@ -122,9 +149,10 @@ class GraphWriter:
             self._unsupported.setdefault(name, []).append(source_of(node) or "unknown line")
             return
         written = pb.Node(op=name, source=self._sources.index_of(source_of(node)))
-        given = dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)) | node.kwargs
+        schema = cast(torch._ops.OpOverload, node.target)._schema
+        given = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | node.kwargs
         try:
-            for argument in node.target._schema.arguments:
+            for argument in schema.arguments:
                 if argument.name in _DROPPED_ARGUMENTS:
                     continue
                 value = given.get(argument.name, argument.default_value)
@@ -228,7 +256,9 @@ class GraphWriter:
             if depends_on_data
             else "+, -, *, //, %, max and min of sizes",
             found=expression,
-            hint="use a fixed size and a mask, for instance torch.where" if depends_on_data else None,
+            hint="index with a one-dimensional tensor (position[None]), or use a fixed size and torch.where"
+            if depends_on_data
+            else None,
         )
         if finding not in self._findings:
             self._findings.append(finding)

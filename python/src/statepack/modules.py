@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from . import _codes as codes
-from .diagnostics import Diagnostic
+from .diagnostics import Diagnostic, ExportError
 from .precision import bits_equal
 
 
@@ -23,8 +23,9 @@ def shared_groups(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
         if tensor.numel() == 0 or tensor.layout != torch.strided or tensor.device.type == "meta":
             continue
         reach = sum((size - 1) * abs(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        begin = tensor.untyped_storage().data_ptr() + tensor.storage_offset() * tensor.element_size()
-        spans.append((tensor.untyped_storage().data_ptr(), begin, begin + (reach + 1) * tensor.element_size(), name))
+        storage = tensor.untyped_storage().data_ptr()
+        begin = storage + int(tensor.storage_offset()) * tensor.element_size()
+        spans.append((storage, begin, begin + int(reach + 1) * tensor.element_size(), name))
     order = {name: index for index, name in enumerate(tensors)}
     groups: list[list[str]] = []
     last: tuple[int, int] | None = None
@@ -137,7 +138,7 @@ class EagerModule:
         for kind, name in self._call_order:
             flat.append(inputs[name].clone() if kind == "input" else given[name] if kind == "state" else None)
         args, kwargs = pytree.tree_unflatten(flat, self._in_spec)
-        with torch.no_grad(), preserved_buffers(self._module):
+        with torch.no_grad(), preserved_buffers(self._module) as held:
             for state, qualified in self._buffers.items():
                 # Into the tensor that is there: the module may hold it elsewhere, too.
                 self._module.get_buffer(qualified).copy_(states[state])
@@ -145,6 +146,7 @@ class EagerModule:
             after = {
                 state: self._module.get_buffer(qualified).detach().clone() for state, qualified in self._buffers.items()
             }
+            self._check_others(held)
             leaves = pytree.tree_leaves(returned)
             outputs = {
                 name: leaf.detach().clone()
@@ -156,21 +158,57 @@ class EagerModule:
                 after[name] = given[name].detach()
         return outputs, {name: after.get(name, states[name]) for name in states}
 
+    def _check_others(self, held: Sequence[HeldBuffer]) -> None:
+        """A buffer that changed and is no state is a mutation that the export lost."""
+        states = set(self._buffers.values())
+        findings = []
+        for buffer in held:
+            value = buffer.owner._buffers.get(buffer.name)
+            if buffer.qualified in states or value is None:
+                continue
+            if value.shape != buffer.elements.shape or not bool(bits_equal(value, buffer.elements).all()):
+                findings.append(
+                    Diagnostic(
+                        codes.MUTATION_LOST,
+                        f"buffer `{buffer.qualified}` is changed by forward(), but not by the exported program",
+                        type(buffer.owner).__name__,
+                        expected="a buffer mutation in the export's signature",
+                        found="another value after one call of the module",
+                        hint=f"export with strict=False, or write in place: self.{buffer.name}.copy_(value)",
+                    )
+                )
+        if findings:
+            raise ExportError(findings)
+
+
+@dataclass
+class HeldBuffer:
+    """A buffer as it was."""
+
+    qualified: str
+    owner: nn.Module
+    name: str
+    tensor: torch.Tensor
+    version: int | None
+    elements: torch.Tensor
+
 
 @contextmanager
-def preserved_buffers(module: nn.Module) -> Iterator[None]:
+def preserved_buffers(module: nn.Module) -> Iterator[list[HeldBuffer]]:
     """Puts every buffer back, the tensor object, its elements and its count of writes."""
     held = []
-    for _, owner in module.named_modules(remove_duplicate=False):
+    for path, owner in module.named_modules(remove_duplicate=False):
         for name, buffer in owner._buffers.items():
             if buffer is not None:
-                held.append((owner, name, buffer, version_of(buffer), buffer.detach().clone()))
+                qualified = f"{path}.{name}".removeprefix(".")
+                held.append(HeldBuffer(qualified, owner, name, buffer, version_of(buffer), buffer.detach().clone()))
     try:
-        yield
+        yield held
     finally:
         with torch.no_grad():
-            for owner, name, buffer, version, elements in held:
-                owner._buffers[name] = buffer
+            for entry in held:
+                buffer, version, elements = entry.tensor, entry.version, entry.elements
+                entry.owner._buffers[entry.name] = buffer
                 if not bool(bits_equal(buffer.detach(), elements).all()):
                     buffer.copy_(elements)
                 if version is not None and version_of(buffer) != version:

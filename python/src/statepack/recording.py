@@ -22,9 +22,9 @@ from .precision import (
     tolerance,
     written_elements,
 )
-from .replay import run_function
+from .replay import run_function, solve_symbols
 from .scalar_types import NUMBERS
-from .sizes import SYMBOL
+from .sizes import evaluate
 from .tables import element_bytes
 
 #: Bytes of the serialised recording, at most.
@@ -94,6 +94,8 @@ class Replayer:
         before = {name: self._eager[name] for name in names}
         try:
             outputs, after = eager.run(inputs, before)
+        except ExportError:
+            raise
         except Exception as error:
             raise ExportError(_failed("the module", where, error)) from error
         try:
@@ -223,7 +225,9 @@ def step_candidates(
     Floats are varied, integers that look like positions go on where the last step stopped, other integers
     are rotated, dynamic sizes shrink to the smallest allowed.
     """
-    sizes = [max(1, symbol.min) for symbol in program.symbols]
+    shapes = {named.value: example[named.name].shape for named in function.inputs}
+    largest = solve_symbols(program, function, shapes)
+    sizes = [min(max(1, symbol.min), most) for symbol, most in zip(program.symbols, largest, strict=True)]
     candidates = []
     for shrink in (True, False):
         for advance in (True, False):
@@ -232,8 +236,7 @@ def step_candidates(
                 tensor = _vary(named.name, example[named.name], previous[named.name], number, advance)
                 if shrink:
                     for axis, size in enumerate(function.values[named.value].shape):
-                        if len(size.postfix) == 2 and size.postfix[0] == SYMBOL:
-                            tensor = tensor.narrow(axis, 0, min(sizes[size.postfix[1]], tensor.shape[axis]))
+                        tensor = tensor.narrow(axis, 0, min(evaluate(size.postfix, sizes), tensor.shape[axis]))
                 inputs[named.name] = tensor.contiguous().clone()
             candidates.append(inputs)
     return candidates

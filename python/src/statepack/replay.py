@@ -15,6 +15,8 @@ from . import program_pb2 as pb
 from .scalar_types import DTYPES
 from .sizes import SYMBOL, evaluate
 
+Named = dict[str, torch.Tensor]
+
 
 def solve_symbols(program: pb.Program, function: pb.Function, shapes: Mapping[int, Sequence[int]]) -> list[int]:
     """Symbol values from the shapes of a function's input and state values."""
@@ -99,10 +101,10 @@ def run_function(
     *,
     widen: bool = False,
     keep: Collection[int] = (),
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[int, torch.Tensor], list[int]]:
+) -> tuple[Named, Named, dict[int, torch.Tensor], list[int]]:
     """One call: outputs and states by name, the values in `keep`, and the symbol values.
 
-    Nothing that is passed in is written. `widen` computes float32 as float64, which shows how much of a result is rounding.
+    Nothing that is passed in is written. `widen` computes float32 as float64, which shows how much is rounding.
     """
 
     def wide(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import torch
 
 from . import program_pb2 as pb
 
-NUMBERS: dict[torch.dtype, int] = {
+NUMBERS: dict[torch.dtype, pb.ScalarType] = {
     torch.bool: pb.BOOL,
     torch.int8: pb.INT8,
     torch.int16: pb.INT16,
@@ -21,7 +21,7 @@ NUMBERS: dict[torch.dtype, int] = {
     torch.float64: pb.FLOAT64,
     torch.bfloat16: pb.BFLOAT16,
 }
-DTYPES = {number: dtype for dtype, number in NUMBERS.items()}
+DTYPES: dict[int, torch.dtype] = {number: dtype for dtype, number in NUMBERS.items()}
 
 #: What has kernels today.
 SUPPORTED = (torch.float32, torch.int32, torch.int64, torch.bool)

@@ -113,13 +113,13 @@ def read_signature(
                     )
                 )
                 outputs.append(None)
-        else:
+        elif output.kind is not OutputKind.TOKEN:
             findings.append(
                 Diagnostic(
                     codes.UNSUPPORTED_OPERATOR,
                     f"outputs of kind {output.kind.name} are not supported",
                     where,
-                    hint="export for inference: no loss, no tokens",
+                    hint="export for inference: no loss",
                 )
             )
 
@@ -151,7 +151,8 @@ def read_signature(
                 buffers.append((target, node))
             else:
                 result.constants.append((target, node))
-        else:
+        elif spec.kind is not InputKind.TOKEN:
+            # A token belongs to an operator with side effects, which is refused with its line.
             findings.append(
                 Diagnostic(
                     codes.UNSUPPORTED_OPERATOR,
@@ -320,7 +321,7 @@ def _check_names(signature: Signature, where: str, findings: list[Diagnostic]) -
                         where,
                         expected=f"a name other than the {what}s' {', '.join(groups[what])}",
                         found=f"{state.name}, for buffer {state.source_name}",
-                        hint=f"name it in state_names, for instance {{{state.source_name!r}: {state.name + 'State'!r}}}",
+                        hint=f"name it: state_names={{{state.source_name!r}: {state.name + 'State'!r}}}",
                     )
                 )
 
@@ -329,19 +330,21 @@ def _check_state_types(signature: Signature, where: str, findings: list[Diagnost
     for state in signature.states:
         before, after = state.before.meta["val"], state.after.meta["val"]
         if before.dtype != after.dtype or not _same_shape(before.shape, after.shape):
-            findings.append(
-                Diagnostic(
-                    codes.STATE_TYPE_CHANGED,
-                    f"the update of state `{state.source_name}` changes its "
-                    + ("scalar type" if before.dtype != after.dtype else "shape"),
-                    at(where, source_of(state.after)),
-                    expected=describe(before.dtype, before.shape),
-                    found=describe(after.dtype, after.shape),
-                    hint="keep one capacity and write rows into it"
-                    if before.dtype == after.dtype
-                    else f"convert the new value: value.to({before.dtype})",
-                )
-            )
+            findings.append(state_type_changed(state.source_name, at(where, source_of(state.after)), before, after))
+
+
+def state_type_changed(source_name: str, where: str, before: torch.Tensor, after: torch.Tensor) -> Diagnostic:
+    another_type = before.dtype != after.dtype
+    return Diagnostic(
+        codes.STATE_TYPE_CHANGED,
+        f"the update of state `{source_name}` changes its " + ("scalar type" if another_type else "shape"),
+        where,
+        expected=describe(before.dtype, before.shape),
+        found=describe(after.dtype, after.shape),
+        hint=f"convert the new value: value.to({before.dtype})"
+        if another_type
+        else "keep one capacity and write rows into it",
+    )
 
 
 def _same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:

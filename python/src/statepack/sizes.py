@@ -16,14 +16,10 @@ from torch.utils._sympy import functions as torch_functions
 PUSH, SYMBOL, ADD, SUBTRACT, MULTIPLY, FLOOR_DIVIDE, MODULO, MAXIMUM, MINIMUM = range(9)
 MAXIMUM_TOKENS = 64
 
-_FLOOR_DIVISIONS = tuple(
-    getattr(torch_functions, name) for name in ("FloorDiv", "CleanDiv") if hasattr(torch_functions, name)
-)
-_MODULOS = tuple(getattr(torch_functions, name) for name in ("Mod", "PythonMod") if hasattr(torch_functions, name)) + (
-    sympy.Mod,
-)
-_MAXIMA = (sympy.Max, torch_functions.Max) if hasattr(torch_functions, "Max") else (sympy.Max,)
-_MINIMA = (sympy.Min, torch_functions.Min) if hasattr(torch_functions, "Min") else (sympy.Min,)
+_FLOOR_DIVISIONS = (torch_functions.FloorDiv, torch_functions.CleanDiv)
+_MODULOS = (torch_functions.Mod, torch_functions.PythonMod, sympy.Mod)
+_MAXIMA = (sympy.Max, torch_functions.Max)
+_MINIMA = (sympy.Min, torch_functions.Min)
 
 
 class UnsupportedSize(Exception):
@@ -58,8 +54,10 @@ def _tokens(expression: Any, symbols: Mapping[str, int]) -> list[tuple[int, int]
         return _sum(expression, symbols)
     if isinstance(expression, sympy.Mul):
         return _fold([_tokens(factor, symbols) for factor in expression.args], MULTIPLY)
-    if isinstance(expression, sympy.Pow) and expression.exp.is_Integer and 0 < int(expression.exp) <= 8:
-        return _fold([_tokens(expression.base, symbols)] * int(expression.exp), MULTIPLY)
+    if isinstance(expression, sympy.Pow | torch_functions.PowByNatural):
+        base, exponent = expression.args
+        if exponent.is_Integer and 0 < int(exponent) <= 8:
+            return _fold([_tokens(base, symbols)] * int(exponent), MULTIPLY)
     if isinstance(expression, _FLOOR_DIVISIONS):
         return _binary(expression, FLOOR_DIVIDE, symbols)
     if isinstance(expression, _MODULOS):

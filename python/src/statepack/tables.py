@@ -80,7 +80,7 @@ def _identity(
 ) -> tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]:
     return (
         tensor.untyped_storage().data_ptr() or id(tensor),
-        tensor.storage_offset(),
+        int(tensor.storage_offset()),
         tuple(tensor.shape),
         tuple(tensor.stride()),
         tensor.dtype,
@@ -91,14 +91,17 @@ class SymbolTable:
     """torch's symbols of one function -> the program's, which are named after their Dim."""
 
     def __init__(self, program: pb.Program, exported: ExportedProgram, function: str) -> None:
+        #: torch's name of a symbol -> its place in the program, and its name there.
         self.indices: dict[str, int] = {}
+        self.names: dict[str, str] = {}
         names = _dim_names(exported)
         for symbol in _symbols_in_order(exported):
             limits = exported.range_constraints.get(symbol)
             low = 0 if limits is None else max(0, _bounded(limits.lower, 0))
             high = LARGEST_SIZE if limits is None else min(LARGEST_SIZE, _bounded(limits.upper, LARGEST_SIZE))
             name = names.get(symbol.name, f"size{len(program.symbols)}")
-            self.indices[symbol.name] = _symbol_index(program, name, low, high, function, self.indices)
+            index = _symbol_index(program, name, low, high, function, self.indices)
+            self.indices[symbol.name], self.names[symbol.name] = index, program.symbols[index].name
 
 
 def _symbol_index(program: pb.Program, name: str, low: int, high: int, function: str, taken: Mapping[str, int]) -> int:
@@ -123,7 +126,7 @@ def _bounded(value: object, default: int) -> int:
 
 def _symbols_in_order(exported: ExportedProgram) -> list:
     """Free symbols of the placeholders' shapes, in order of appearance."""
-    found = []
+    found: list = []
     for node in exported.graph.nodes:
         if node.op != "placeholder":
             break

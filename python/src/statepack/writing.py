@@ -85,6 +85,7 @@ def _temporary(path: pathlib.Path) -> pathlib.Path:
 
 
 def _write_weights(path: pathlib.Path, program: pb.Program, tensors: Sequence[torch.Tensor]) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     contents = {}
@@ -93,7 +94,12 @@ def _write_weights(path: pathlib.Path, program: pb.Program, tensors: Sequence[to
         # safetensors refuses tensors that share storage, which views of one base do.
         owns = whole.untyped_storage().nbytes() == whole.numel() * whole.element_size()
         contents[stored.name] = whole if owns else whole.clone()
-    save_file(contents, str(path))
+    # Opened here first: of a folder that is missing or closed the system speaks more plainly.
+    path.touch()
+    try:
+        save_file(contents, str(path))
+    except SafetensorError as error:
+        raise OSError(0, str(error)) from error
     # safetensors makes its file private; ours has the mode that any new file gets here.
     mask = os.umask(0)
     os.umask(mask)

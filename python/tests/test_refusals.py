@@ -1,0 +1,466 @@
+"""Every refusal names the tensor, says what was expected and found, and has a code of its own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import statepack
+from conftest import refusal, refused_export
+from stateful_modules import AddInPlace, Reassignment, WithBuffers
+from statepack import _codes as codes
+
+X = torch.arange(4.0)
+
+
+def strictly(module, args, **options):
+    with torch.no_grad():
+        return torch.export.export(module, args, strict=True, **options)
+
+
+def loosely(module, args, **options):
+    with torch.no_grad():
+        return torch.export.export(module, args, strict=False, **options)
+
+
+class PlainAttribute(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = torch.zeros(4)
+
+    def forward(self, x):
+        self.cache.add_(x)
+        return self.cache * 2
+
+
+class ReassignedPlainAttribute(PlainAttribute):
+    def forward(self, x):
+        self.cache = self.cache + x
+        return self.cache * 2
+
+
+class CacheObject:
+    """As some Hugging Face caches are: not a module, tensors in a list."""
+
+    def __init__(self) -> None:
+        self.layers = [torch.zeros(4), torch.zeros(4)]
+
+
+class CacheInObject(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.past = CacheObject()
+
+    def forward(self, x):
+        self.past.layers[1].add_(x)
+        return self.past.layers[1] * 2
+
+
+@pytest.mark.parametrize(
+    ("module", "attribute"),
+    [
+        (PlainAttribute, "cache"),
+        (ReassignedPlainAttribute, "cache"),
+        (CacheInObject, "past.layers[1]"),
+    ],
+    ids=["attribute", "reassigned attribute", "list in an object"],
+)
+def test_a_cache_that_is_not_a_buffer_is_refused_by_its_name(module, attribute):
+    found = refused_export(module(), (X,))
+    assert found.code == codes.MUTATED_CONSTANT
+    assert f"`{attribute}`" in found.message
+    assert "register_buffer" in found.hint
+    assert "test_refusals.py" in found.location
+
+
+@pytest.mark.parametrize("module", [PlainAttribute, ReassignedPlainAttribute, CacheInObject])
+def test_a_cache_that_is_not_a_buffer_is_refused_in_an_exported_program(module):
+    exported = loosely(module(), (X,))
+    (found,) = refusal(lambda: statepack.TorchConverter().add_exported_program(exported))
+    assert found.code == codes.MUTATED_CONSTANT
+
+
+class MutatedParameter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4), requires_grad=False)
+
+    def forward(self, x):
+        self.weight.add_(x)
+        return self.weight * 2
+
+
+def test_a_mutated_parameter_is_refused():
+    found = refused_export(MutatedParameter(), (X,))
+    assert found.code == codes.MUTATED_PARAMETER
+    assert "`weight`" in found.message
+    assert "register_buffer('weight'" in found.hint
+
+
+class TwoBuffers(nn.Module):
+    def __init__(self, a: torch.Tensor, b: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("first_cache", a)
+        self.register_buffer("second_cache", b)
+
+    def forward(self, x):
+        self.first_cache.add_(x)
+        return self.second_cache.sum() + x
+
+
+class SharedSubmodule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = AddInPlace(total=torch.zeros(4))
+        self.two = self.one
+
+    def forward(self, x):
+        return self.one(x) + self.two(x)
+
+
+def _same() -> nn.Module:
+    base = torch.zeros(4)
+    return TwoBuffers(base, base)
+
+
+def _base_and_view() -> nn.Module:
+    base = torch.zeros(8)
+    return TwoBuffers(base[2:6], base)
+
+
+SHARED = {
+    "one storage": (_same, "first_cache", "second_cache"),
+    "base and view": (_base_and_view, "first_cache", "second_cache"),
+    "shared submodule": (SharedSubmodule, "one.total", "two.total"),
+}
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["statepack.export", "strict exported program"])
+@pytest.mark.parametrize(("make", "first", "second"), SHARED.values(), ids=SHARED.keys())
+def test_written_buffers_that_share_storage_are_refused_with_both_names(make, first, second, strict):
+    if strict:
+        exported = strictly(make(), (X,))
+        (found,) = refusal(lambda: statepack.TorchConverter().add_exported_program(exported))
+    else:
+        found = refused_export(make(), (X,))
+    assert found.code == codes.SHARED_STORAGE
+    assert first in found.message
+    assert second in found.message
+    assert "share" in found.message
+
+
+def test_one_tensor_passed_as_two_arguments_is_refused_when_it_is_written():
+    class Both(nn.Module):
+        def forward(self, x, cache):
+            cache.add_(x)
+            return cache * 2
+
+    found = refused_export(Both(), (X, X))
+    assert found.code == codes.SHARED_STORAGE
+    assert "`x` and `cache`" in found.message
+
+
+def test_disjoint_views_of_one_base_are_accepted():
+    base = torch.arange(8.0)
+    model = statepack.export(TwoBuffers(base[:4], base[4:]), (X,))
+    assert [state.name for state in model.program.states] == ["first_cache"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Reassignment(total=torch.ones(4)), lambda: nn.Sequential(Reassignment(total=torch.ones(4)))],
+    ids=["root", "nested"],
+)
+def test_an_assignment_that_strict_mode_lost_is_refused(make):
+    exported = strictly(make(), (X,))
+    (found,) = refusal(lambda: statepack.TorchConverter().add_exported_program(exported))
+    assert found.code == codes.MUTATION_LOST
+    assert "total`" in found.message
+    assert "self.total = self.total * 0.5 + x" in found.found
+    assert "strict=False" in found.hint
+    assert "stateful_modules.py" in found.location
+
+
+def test_an_assignment_in_a_submodule_that_torch_loses_is_refused_in_an_exported_program():
+    exported = loosely(nn.Sequential(Reassignment(total=torch.ones(4))), (X,))
+    (found,) = refusal(lambda: statepack.TorchConverter().add_exported_program(exported))
+    assert found.code == codes.MUTATION_LOST
+
+
+class Sneaky(nn.Module):
+    """Assigns where no source line says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.ones(4))
+
+    def forward(self, x):
+        setattr(self, "total", self.total + x)  # noqa: B010
+        return self.total * 2
+
+
+def test_a_lost_mutation_without_a_trace_is_found_by_replaying_the_module():
+    module = Sneaky()
+    exported = strictly(module, (X,))
+    converter = statepack.TorchConverter().add_exported_program(exported, module=module)
+    (found,) = refusal(converter.to_program)
+    assert found.code == codes.MUTATION_LOST
+    assert "`total`" in found.message
+    assert "another value" in found.found
+
+
+class PythonCounter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+def test_python_state_is_found_by_the_replay():
+    found = refusal(lambda: statepack.export(PythonCounter(), (X,)))
+    assert found[0].code == codes.EXPORT_MISMATCH
+    assert "within" in found[0].expected
+    assert "elements differ" in found[0].found
+
+
+class Grows(WithBuffers):
+    def forward(self, x):
+        self.rows = torch.cat([self.rows, x[None]])
+        return self.rows.sum(0)
+
+
+class ChangesType(WithBuffers):
+    def forward(self, x):
+        self.rows = self.rows.to(torch.int32) + 1
+        return x
+
+
+@pytest.mark.parametrize(
+    ("module", "expected", "found"),
+    [
+        (lambda: Grows(rows=torch.zeros(0, 4)), "float32[0, 4]", "float32[1, 4]"),
+        (lambda: ChangesType(rows=torch.zeros(4)), "float32[4]", "int32[4]"),
+    ],
+    ids=["shape", "scalar type"],
+)
+@pytest.mark.parametrize("way", ["export", "converter"])
+def test_an_update_that_changes_the_states_type_is_refused_with_both(module, expected, found, way):
+    if way == "export":
+        diagnostic = refused_export(module(), (X,))
+    else:
+        exported = loosely(module(), (X,))
+        (diagnostic,) = refusal(lambda: statepack.TorchConverter().add_exported_program(exported))
+    assert diagnostic.code == codes.STATE_TYPE_CHANGED
+    assert "`rows`" in diagnostic.message
+    assert (diagnostic.expected, diagnostic.found) == (expected, found)
+
+
+class WithBatchNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def test_training_mode_that_creates_states_is_refused():
+    found = refused_export(WithBatchNorm().train(), (torch.randn(3, 4),))
+    assert found.code == codes.TRAINING_MODE
+    for name in ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked"):
+        assert f"`{name}`" in found.message
+    assert found.expected == "module.eval()"
+
+
+def test_training_mode_of_an_authors_own_state_is_accepted():
+    model = statepack.export(AddInPlace(total=torch.zeros(4)).train(), (X,))
+    assert [state.name for state in model.program.states] == ["total"]
+
+
+class Unsupported(nn.Module):
+    def forward(self, x):
+        y = torch.special.erfinv(x) + torch.special.erfinv(x * 2)
+        return torch.linalg.inv(y[:4].reshape(2, 2)) + torch.atan2(y[0], y[1])
+
+
+def test_unsupported_operators_are_reported_all_at_once_with_their_lines():
+    found = refusal(lambda: statepack.export(Unsupported(), (X / 8,)))
+    assert {item.code for item in found} == {codes.UNSUPPORTED_OPERATOR}
+    text = {item.message.split("`")[1]: item for item in found}
+    assert len(text) == 4
+    assert "(2 uses)" in text["aten.erfinv.default"].message
+    assert "Unsupported (test_refusals.py:" in text["aten.erfinv.default"].found
+    assert "(1 use)" in text["aten.atan2.default"].message
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint8, torch.int16])
+def test_a_state_of_an_unsupported_type_is_refused_with_the_supported_ones(dtype):
+    found = refusal(
+        lambda: statepack.export(AddInPlace(total=torch.zeros(4, dtype=dtype)), (torch.ones(4, dtype=dtype),))
+    )
+    assert {item.code for item in found} == {codes.UNSUPPORTED_TENSOR_TYPE}
+    state = next(item for item in found if "state `total`" in item.message)
+    assert state.expected.startswith("float32, int32, int64, bool")
+    assert state.found == f"{str(dtype).removeprefix('torch.')}[4]"
+
+
+def test_a_rank_above_eight_is_refused():
+    found = refusal(lambda: statepack.export(AddInPlace(total=torch.zeros([1] * 9)), (torch.ones(1),)))
+    assert {item.code for item in found} == {codes.UNSUPPORTED_TENSOR_TYPE}
+    assert "at most 8 axes" in found[0].expected
+
+
+class TakesFlag(WithBuffers):
+    def forward(self, x, write: bool = True, scale: float = 2.0):
+        if write:
+            self.total.add_(x)
+        return self.total * scale
+
+
+def test_arguments_that_are_not_tensors_are_refused_by_name():
+    found = refusal(lambda: statepack.export(TakesFlag(total=torch.zeros(4)), (X, False, 0.5)))
+    assert [item.code for item in found] == [codes.FROZEN_INPUT] * 2
+    assert "`write`" in found[0].message
+    assert [item.found for item in found] == ["False", "0.5"]
+
+
+class OptionalArgument(nn.Module):
+    def forward(self, x, bias=None):
+        return x * 2 if bias is None else x + bias
+
+
+def test_an_absent_argument_is_accepted():
+    model = statepack.export(OptionalArgument(), (X, None))
+    assert [named.name for named in model.program.functions[0].inputs] == ["x"]
+
+
+class DataDependent(nn.Module):
+    def forward(self, x):
+        return x[x > 1].sum() + x.nonzero().sum()
+
+
+class ScalarIndex(WithBuffers):
+    def forward(self, x, position):
+        self.rows[position] = x
+        return self.rows.sum(0)
+
+
+@pytest.mark.parametrize(
+    ("module", "args"),
+    [
+        (DataDependent, (X,)),
+        (lambda: ScalarIndex(rows=torch.zeros(8, 4)), (X, torch.tensor(2))),
+    ],
+    ids=["boolean index", "scalar index"],
+)
+def test_a_size_that_depends_on_data_is_refused(module, args):
+    found = refusal(lambda: statepack.export(module(), args))
+    assert codes.DATA_DEPENDENT_SIZE in {item.code for item in found}
+    finding = next(item for item in found if item.code == codes.DATA_DEPENDENT_SIZE)
+    assert "one-dimensional" in finding.hint
+
+
+class Dynamic(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+@pytest.mark.parametrize("length", [0, 1])
+@pytest.mark.parametrize("form", ["by name", "by position"])
+def test_an_example_of_length_one_for_a_dynamic_size_is_refused_with_the_reason(length, form):
+    dim = torch.export.Dim("query", min=1, max=16)
+    shapes = {"x": {0: dim}} if form == "by name" else ({0: dim},)
+    found = refused_export(Dynamic(), (torch.zeros(length, 4),), dynamic_shapes=shapes)
+    assert found.code == codes.EXAMPLE_SIZE_TOO_SMALL
+    assert "`query`" in found.message
+    assert "at least 2" in found.expected
+
+
+class Narrow(nn.Module):
+    def forward(self, x):
+        return x + torch.zeros(4)
+
+
+def test_what_torch_refuses_is_refused_with_torchs_reason():
+    dim = torch.export.Dim("query", min=2, max=16)
+    found = refused_export(Narrow(), (torch.zeros(4),), dynamic_shapes={"x": {0: dim}})
+    assert found.code == codes.TORCH_EXPORT_FAILED
+    assert "query" in found.message + found.found
+
+
+class ReturnsNumber(nn.Module):
+    def forward(self, x):
+        return x * 2, 7
+
+
+def test_an_output_that_is_not_a_tensor_is_refused():
+    found = refused_export(ReturnsNumber(), (X,))
+    assert found.code == codes.OUTPUT_NOT_TENSOR
+    assert (found.message, found.found) == ("output 1 of forward() is not a tensor", "7")
+
+
+class Exponential(nn.Module):
+    def forward(self, x):
+        return torch.full((2 ** x.shape[0],), 2.0)
+
+
+def test_a_size_that_cannot_be_expressed_is_refused_with_the_expression():
+    dim = torch.export.Dim("query", min=4, max=16)
+    (found,) = refusal(lambda: statepack.export(Exponential(), (torch.zeros(9),), dynamic_shapes={"x": {0: dim}}))
+    assert found.code == codes.UNSUPPORTED_SIZE
+    assert "Pow" in found.found
+    assert "Exponential (test_refusals.py:" in found.location
+
+
+def test_too_few_recording_steps_are_refused():
+    found = refused_export(AddInPlace(total=torch.zeros(4)), (X,), recording_inputs=[(X,), (X,)])
+    assert found.code == codes.REPLAY_FAILED
+    assert (found.expected, found.found) == ("at least 3 steps", "2")
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ((), "0 arguments for 1"),
+        ({"y": X}, "input `x` is missing"),
+        ((torch.zeros(5),), "input `x` has another type"),
+        ((torch.zeros(4, dtype=torch.int64),), "input `x` has another type"),
+    ],
+    ids=["count", "name", "shape", "scalar type"],
+)
+def test_recording_inputs_that_do_not_fit_are_refused(step, message):
+    found = refusal(
+        lambda: statepack.export(AddInPlace(total=torch.zeros(4)), (X,), recording_inputs=[(X,), (X,), step])
+    )
+    assert found[0].code == codes.REPLAY_FAILED
+    assert found[0].message == message
+    assert "step 3" in found[0].location
+
+
+class Gathers(WithBuffers):
+    def forward(self, position):
+        return self.rows.index_select(0, position)
+
+
+def test_inputs_that_eager_pytorch_rejects_are_refused():
+    found = refused_export(
+        Gathers(rows=torch.zeros(4, 2)),
+        (torch.tensor([1, 2]),),
+        recording_inputs=[(torch.tensor([1, 9]),)] * 3,
+    )
+    assert found.code == codes.REPLAY_FAILED
+    assert "the module fails" in found.message
+
+
+def test_inputs_too_large_to_record_are_refused():
+    class Halves(nn.Module):
+        def forward(self, x):
+            return x.sum()
+
+    found = refused_export(Halves(), (torch.zeros(1 << 19),))
+    assert found.code == codes.RECORDING_TOO_LARGE
+    assert f"{3 * (4 << 19)} bytes" in found.found
