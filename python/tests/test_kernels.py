@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
-import kernel_library as library
 import numpy as np
 import pytest
+
+import kernel_library as library
 from ops import Array, Case, cases
 
 ROWS: dict[str, dict[str, Any]] = {

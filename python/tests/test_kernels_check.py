@@ -3,9 +3,10 @@
 import ctypes
 from typing import Any
 
-import kernel_library as library
 import numpy as np
 import pytest
+
+import kernel_library as library
 
 F, L, B = np.float32, np.int64, np.bool_
 

@@ -3,9 +3,10 @@
 import ctypes
 from collections.abc import Callable, Sequence
 
-import kernel_library as library
 import numpy as np
 import pytest
+
+import kernel_library as library
 from ops import Array, Case, cases
 
 WRITES = [case for case in cases() if case.kernel in ("index_copy", "index_put", "scatter")]
