@@ -57,7 +57,7 @@ package struct Compiler: Sendable {
     package init(options: CompileOptions = CompileOptions()) { self.options = options }
 
     package static let dumpablePasses = [
-        "ImportProgram", DecomposeOps.name, FuseOps.name, RecoverStateWrites.name,
+        "ImportProgram", DecomposeOps.name, FuseOps.name, RecoverStateWrites.name, PlanMemory.name, PackWeights.name,
     ]
 
     /// Compiles the program.
@@ -118,8 +118,10 @@ package struct Compiler: Sendable {
         // --- Storage -----------------------------------------------------------------------------
         // Views become strides, values become places in arguments, states, weights or scratch memory.
         let plan = try PlanMemory().plan(program, report: &report)
+        if options.dumpAfter.contains(PlanMemory.name) { dump(PlanMemory.name, plan.text()) }
         // Which kernels read a weight decides its layout, so that this comes last.
         let packed = try PackWeights().pack(plan, report: &report)
+        if options.dumpAfter.contains(PackWeights.name) { dump(PackWeights.name, packed.program.text()) }
         try PlanVerifier.verify(packed.program)
         // The check that every reader makes: what convert writes, load accepts.
         let weightsLength = packed.program.tensors.map { $0.offset + $0.length }.max() ?? 0
@@ -133,7 +135,7 @@ package struct Compiler: Sendable {
         _ stage: Verifier.Stage, _ program: Program, _ dump: (String, String) -> Void
     ) throws {
         try Verifier.verify(program, stage: stage)
-        if options.dumpAfter.contains(stage.rawValue) { dump(stage.rawValue, program.text()) }
+        if options.dumpAfter.contains(stage.rawValue) { dump(stage.rawValue, program.text(dataLimit: 64)) }
     }
 
     private static func stateUpdates(in program: Program) -> [CompilationReport.StateUpdate] {

@@ -234,6 +234,23 @@ import Testing
         #expect(dumps["FuseOps"]!.contains("scatter.select"))
     }
 
+    @Test func handsOutThePlanWithItsStorage() throws {
+        var dumps: [String: String] = [:]
+        let options = CompileOptions(dumpAfter: ["PlanMemory", "PackWeights"])
+        let compiled = try Compiler(options: options).compile(decomposed: Program(text: Self.transformer())) {
+            dumps[$0] = $1
+        }
+        #expect(dumps.keys.sorted() == ["PackWeights", "PlanMemory"])
+        #expect(dumps["PackWeights"] == compiled.bundle.text())
+        // The write's result is the view of the state that it was given: nothing else may be changed in place.
+        let write = try #require(dumps["PlanMemory"]?.split(separator: "\n").first { $0.contains(": index_copy(") })
+        let destination = try #require(write.split(separator: "(").last?.split(separator: ",").first)
+        #expect(write.hasSuffix("-> \(destination)"), "\(write)")
+        let declaration = dumps["PlanMemory"]?.split(separator: "\n").first { $0.hasPrefix("    \(destination): ") }
+        #expect(declaration?.contains(" view of %") == true)
+        #expect(dumps["PackWeights"]!.contains(" panel16 at "))
+    }
+
     @Test func reportsAnInvalidProgramWithTheStageThatMadeIt() throws {
         var program = try Program(text: Self.transformer())
         program.functions[0].nodes[0].op = "teleport"
