@@ -49,11 +49,13 @@ package struct BundleWriter: ~Copyable {
         let temporaryPath = folder + ".statepack-" + random + ".tmp"
         let descriptor = actions.create(temporaryPath)
         if descriptor < 0 { throw Self.failure("create", path, errno) }
+        Interruption.watch(temporaryPath)
         // Best effort: a file system that cannot reserve says so, and then writing finds out.
         if expectedLength > 0, actions.reserve(descriptor, expectedLength) != 0, errno == ENOSPC || errno == EDQUOT {
             let code = errno
             close(descriptor)
             unlink(temporaryPath)
+            Interruption.watch(nil)
             throw Self.failure("write", path, code)
         }
         self.init(
@@ -78,6 +80,7 @@ package struct BundleWriter: ~Copyable {
         if descriptor >= 0 {
             close(descriptor)
             unlink(temporaryPath)
+            Interruption.watch(nil)
         }
     }
 
@@ -202,6 +205,7 @@ package struct BundleWriter: ~Copyable {
         if actions.truncate(descriptor, offset) != 0 { throw Self.failure("write", path, errno) }
         if actions.sync(descriptor) != 0 { throw Self.failure("write", path, errno) }
         if actions.replace(temporaryPath, path) != 0 { throw Self.failure("name", path, errno) }
+        Interruption.watch(nil)
         let finished = descriptor
         descriptor = -1
         // The bytes are on disk; an error here could only be about the descriptor itself.

@@ -15,6 +15,7 @@ package enum Tool {
 
     /// Runs a command and ends the process with its exit code.
     package static func main(_ program: String) async -> Never {
+        Interruption.removeTemporaryFile()
         exit(await run(program, Array(CommandLine.arguments.dropFirst()), console: .standard()))
     }
 

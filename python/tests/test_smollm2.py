@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -155,6 +156,22 @@ def test_logits_are_those_of_eager_pytorch_on_its_own_greedy_tokens(
         best = logits.topk(2).values
         if float(best[0] - best[1]) >= 0.1:
             assert int(mine.argmax()) == int(logits.argmax()), f"step {step}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_convert_leaves_nothing(
+    number: signal.Signals, model_2048: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    exported = model_2048.parent / "exported.pb"
+    with subprocess.Popen([BIN / "convert", exported, "-o", tmp_path / "model.statepack"]) as convert:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob(".statepack-*.tmp")):
+            assert convert.poll() is None, "convert ended before it could be interrupted"
+            assert time.monotonic() < deadline, "no temporary file after a minute"
+            time.sleep(0.01)
+        convert.send_signal(number)
+        assert convert.wait(60) == -number
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_bundle_holds(model_2048: pathlib.Path) -> None:
