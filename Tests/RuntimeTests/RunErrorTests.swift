@@ -199,7 +199,7 @@ struct RunErrorTests {
             Issue.record("the call went through")
         } catch let list as DiagnosticList {
             #expect(list.diagnostics.map(\.code) == [.unknownArgument, .missingArgument])
-            #expect(list.diagnostics[0].hint == "`cache` is a state of this function; pass it in states:")
+            #expect(list.diagnostics[0].hint == "`cache` is a state of this function; pass it in `states:`")
         }
     }
 

@@ -276,6 +276,12 @@ def test_training_mode_that_creates_states_is_refused():
     assert found.expected == "module.eval()"
 
 
+def test_dropout_in_training_mode_is_refused_with_what_to_do():
+    found = refused_export(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train(), (X,))
+    assert found.code == codes.UNSUPPORTED_OPERATOR
+    assert found.hint == "call module.eval() before exporting"
+
+
 def test_training_mode_of_an_authors_own_state_is_accepted():
     model = statepack.export(AddInPlace(total=torch.zeros(4)).train(), (X,))
     assert [state.name for state in model.program.states] == ["total"]

@@ -120,7 +120,7 @@ final class Call: @unchecked Sendable {
                 case .state: "states:"
                 case .output: "outputViews:"
                 }
-            hint = "`\(name)` is \(other.role.withArticle) of this function; pass it in \(place)"
+            hint = "`\(name)` is \(other.role.withArticle) of this function; pass it in `\(place)`"
         } else if let near = slots.map(\.name).nearest(to: name) {
             hint = "did you mean `\(near)`?"
         }
@@ -135,7 +135,7 @@ final class Call: @unchecked Sendable {
                 .missingArgument, "\(slot.role) `\(slot.name)` is missing", expected: "`\(slot.name)`: \(slot.text)",
                 found: "no \(slot.role) of that name",
                 hint: slot.role == .state
-                    ? "insert every state into the views that run takes as states:" : nil)
+                    ? "insert every state into the views that run takes as `states:`" : nil)
         }
     }
 

@@ -1,3 +1,5 @@
+import StatepackCompiler
+
 /// What each command accepts. Help, parser and suggestions follow from these values.
 extension CommandSyntax {
     private static let threads = Option(
@@ -31,10 +33,15 @@ extension CommandSyntax {
             descriptors,
             Option("report", .text("REPORT.JSON"), "write what the compiler did, as JSON"),
             Option("require-in-place", "fail when a state has to be copied in each step"),
-            Option("no-fuse", .text("NAME"), repeats: true, "leave out one fusion; `all` leaves out every one"),
+            Option(
+                "no-fuse", .text("NAME"), repeats: true,
+                "leave out one fusion (\(FuseOps.fusions.joined(separator: ", "))); `all` leaves out every one"),
             Option(
                 "dump-ir-after", .text("PASS"),
-                "print the program as it stands after that pass, instead of the summary"),
+                """
+                print the program as it stands after that pass, instead of the summary: \
+                \(Compiler.dumpablePasses.joined(separator: ", "))
+                """),
             Option("list-ops", "print the operators of the exported program and stop; writes nothing"),
         ],
         notes: [

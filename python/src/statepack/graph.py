@@ -276,7 +276,9 @@ class GraphWriter:
                     self._where,
                     expected="an operator of schemas/ops.json",
                     found="\n".join(lines),
-                    hint="rewrite these lines with supported operators",
+                    hint="call module.eval() before exporting"
+                    if "dropout" in name
+                    else "rewrite these lines with supported operators",
                 )
             )
 
