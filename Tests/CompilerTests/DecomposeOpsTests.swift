@@ -258,11 +258,14 @@ import Testing
                 "%3: float32[q, 6] = index(a=%2, indices=[%1, %1])", "output %3",
             ]),
         .init(
-            "writes rows behind other axes with index_copy", ["float32[5, 16, 4]", "int64[q]", "float32[4]"],
+            "writes rows behind other axes through a permutation", ["float32[5, 16, 4]", "int64[q]", "float32[4]"],
             "float32[5, 16, 4]", "aten.index_put.default(self=%0, indices=[none, %1], values=%2, accumulate=false)",
             [
                 "%3: float32[5, q, 4] = view.expand(a=%2, shape={5, q, 4})",
-                "%4: float32[5, 16, 4] = index_copy(a=%0, index=%1, source=%3, axis=1)", "output %4",
+                "%4: float32[q, 5, 4] = view.permute(a=%3, dims={1, 0, 2})",
+                "%5: float32[16, 5, 4] = view.permute(a=%0, dims={1, 0, 2})",
+                "%6: float32[16, 5, 4] = index_put(a=%5, source=%4, indices=[%1], accumulate=0)",
+                "%7: float32[5, 16, 4] = view.permute(a=%6, dims={1, 0, 2})", "output %7",
             ]),
         .init(
             "writes at leading indices directly", ["float32[5, 6, 7]", "int64[q]", "float32[q, 7]"], "float32[5, 6, 7]",

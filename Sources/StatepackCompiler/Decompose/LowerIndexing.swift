@@ -92,16 +92,8 @@ extension CoreBuilder {
         let indices = try operandList("indices").compactMap { $0 }
         let accumulates = try input.flag("accumulate")
         var values = try operand("values")
-        // `cache[:, positions] = rows` is index_copy: its state stays where it is, without a permutation.
-        if !accumulates, indices.count == 1, index.indexShape.count == 1, index.indexedAxes[0] > 0 {
-            return try emit(
-                "index_copy",
-                [
-                    ("a", .tensor(a)), ("index", .tensor(indices[0])),
-                    ("source", .tensor(expand(values, to: index.shape))),
-                    ("axis", .size(SizeExpression(index.indexedAxes[0]))),
-                ])
-        }
+        // NOTE: `cache[:, positions] = rows` is not index_copy, which refuses the negative positions that index_put counts
+        // from the end. The permutation is a view: the state stays where it is.
         let order = index.indexedAxes + index.otherAxes
         if order != Array(order.indices) {
             values = try permute(expand(values, to: index.shape), Self.inverse(Self.toTorchOrder(index)))
