@@ -1,3 +1,4 @@
+internal import StatepackBundle
 internal import StatepackDiagnostics
 package import StatepackIR
 
@@ -56,6 +57,12 @@ package enum StateNames {
                 guard let name = given[index] else { continue }
                 if name.isEmpty {
                     fault("the name for `\(state.sourceName)` is empty")
+                } else if name.unicodeScalars.contains(where: { $0.properties.generalCategory == .control }) {
+                    fault("the name for `\(state.sourceName)` has a control character")
+                } else if name.utf8.count > BundleProgram.Limits.nameBytes {
+                    fault("the name for `\(state.sourceName)` has more than \(BundleProgram.Limits.nameBytes) bytes")
+                } else if name != state.name, name.first!.isWhitespace || name.last!.isWhitespace {
+                    fault("the name for `\(state.sourceName)` starts or ends with a space", "write `a,b`, not `a, b`")
                 } else if state.isNamedByAuthor, name != state.name {
                     fault(
                         "state `\(state.name)` was named by its author, `\(name)` is another name",

@@ -22,6 +22,9 @@ struct Convert {
         var compilation = try Compilation(path: input)
         if let weights = compilation.imported.weightsPath {
             try OutputFile.refuseOverwriting([weights], by: output, option: "--output")
+            if let report = arguments.value("report") {
+                try OutputFile.refuseOverwriting([weights], by: report, option: "--report")
+            }
         }
         if arguments.has("list-ops") { return listOperators(of: compilation.imported) }
         if let names = arguments.value("state-names") {
@@ -84,7 +87,7 @@ struct Convert {
         try OutputFile.refuseOverwriting(read, by: output, option: "--output")
         guard let report = arguments.value("report") else { return }
         try OutputFile.refuseOverwriting(read, by: report, option: "--report")
-        if report == output {
+        if OutputFile.areSame(report, output) {
             throw Diagnostic(
                 .conflictingOptions, "--report and --output name the same file", at: arguments.commandPath,
                 found: report, hint: "choose two files")

@@ -19,7 +19,9 @@ struct RunModel {
             guard let output = arguments.value(option) else { continue }
             try OutputFile.refuseOverwriting(inputPaths, by: output, option: "--\(option)")
         }
-        if let outputs = arguments.value("outputs"), outputs == arguments.value("states-out") {
+        if let outputs = arguments.value("outputs"), let states = arguments.value("states-out"),
+            OutputFile.areSame(outputs, states)
+        {
             throw Diagnostic(
                 .conflictingOptions, "--outputs and --states-out name the same file", at: arguments.commandPath,
                 found: outputs, hint: "choose two files")
@@ -31,7 +33,7 @@ struct RunModel {
         let feed = try InputFeed(
             file: arguments.value("inputs"), inputs: function.descriptor.inputNames, function: function.descriptor.name)
         let steps = arguments.integer("steps") ?? feed.stepCount
-        var states = try startingStates(of: function)
+        var states = try startingStates(of: function, feed)
         var outputs: [String: NDArray] = [:]
         var times: [Double] = []
         for step in 0..<steps {
@@ -79,7 +81,7 @@ struct RunModel {
         return function
     }
 
-    private func startingStates(of function: InferenceFunction) throws -> [String: NDArray] {
+    private func startingStates(of function: InferenceFunction, _ feed: InputFeed) throws -> [String: NDArray] {
         let names = function.descriptor.stateNames
         var states: [String: NDArray] = [:]
         if let path = arguments.value("states-in") {
@@ -108,7 +110,11 @@ struct RunModel {
             if !findings.isEmpty { throw DiagnosticList(findings) }
             for name in names { states[name] = file[name] }
         }
-        for name in names where states[name] == nil { states[name] = try function.initialValue(ofState: name) }
+        let missing = names.filter { states[$0] == nil }
+        if missing.isEmpty { return states }
+        // A state of a dynamic size has the one that the first step's inputs give it.
+        let shapes = try feed.inputs(ofStep: 0).mapValues(\.shape)
+        for name in missing { states[name] = try function.initialValue(ofState: name, inputShapes: shapes) }
         return states
     }
 

@@ -81,6 +81,16 @@ import Testing
             names: ["a", "logits"], message: "a state would have the name of output `logits` of function `main`",
             found: "layers.key = a\nlayers.value = logits"),
         Refusal(
+            names: ["a\nc", "b"], message: "the name for `layers.key` has a control character",
+            found: "layers.key = a\nc\nlayers.value = b"),
+        Refusal(
+            names: ["a", " b"], message: "the name for `layers.value` starts or ends with a space",
+            found: "layers.key = a\nlayers.value =  b"),
+        Refusal(
+            names: ["a", String(repeating: "b", count: 1025)],
+            message: "the name for `layers.value` has more than 1024 bytes",
+            found: "layers.key = a\nlayers.value = \(String(repeating: "b", count: 1025))"),
+        Refusal(
             names: ["", "b"], message: "the name for `layers.key` is empty", found: "layers.key = \nlayers.value = b"),
     ])
     func refuses(_ refusal: Refusal) throws {

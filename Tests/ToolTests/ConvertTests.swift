@@ -142,6 +142,13 @@ import Testing
 
                 """),
         Failure(
+            testDescription: "report is the output by another path",
+            words: ["--report", "%/x", "-o", "%/../%%/x"], status: 2,
+            diagnostics: "error[E0709]: --report and --output name the same file\n"),
+        Failure(
+            testDescription: "state name with a line end", words: ["--state-names", "keyCache,value\nCache"], status: 1,
+            diagnostics: "error[E0301]: the name for `value_cache` has a control character\n"),
+        Failure(
             testDescription: "no folder for the output", words: ["-o", "%/missing/m.statepack"], status: 5,
             diagnostics: "error[E0550]: cannot create the bundle: No such file or directory\n"),
         Failure(

@@ -182,6 +182,10 @@ import Testing
             words: ["--inputs", "%/in.safetensors", "--outputs", "%/x", "--states-out", "%/x"], status: 2,
             diagnostics: "error[E0709]: --outputs and --states-out name the same file\n"),
         Failure(
+            testDescription: "outputs and states in one file by two paths",
+            words: ["--inputs", "%/in.safetensors", "--outputs", "%/x", "--states-out", "%/./x"], status: 2,
+            diagnostics: "error[E0709]: --outputs and --states-out name the same file\n"),
+        Failure(
             testDescription: "no folder for the outputs",
             words: ["--inputs", "%/in.safetensors", "--outputs", "%/missing/out.safetensors"], status: 5,
             diagnostics: """

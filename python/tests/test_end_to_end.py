@@ -331,6 +331,87 @@ def test_four_calls_agree_with_eager_pytorch_outputs_and_states(
     runner.check([arguments(index) for index in range(4)])
 
 
+# Positions: what eager PyTorch accepts, and nothing else.
+
+
+class WriteBehind(nn.Module):
+    """Writes along the second axis, as a cache of [head, position, channel] does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.arange(30.0).reshape(2, 5, 3))
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        self.cache[:, position] = x
+        return self.cache.sum(0)
+
+
+class WriteFront(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.arange(30.0).reshape(5, 2, 3))
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        self.cache[position] = x.transpose(0, 1)
+        return self.cache.sum(0)
+
+
+@pytest.mark.parametrize("build", [WriteBehind, WriteFront])
+def test_positions_are_accepted_and_refused_as_eager_pytorch_does(
+    tmp_path: pathlib.Path, build: Callable[[], nn.Module]
+) -> None:
+    x = torch.arange(12.0).reshape(2, 2, 3)
+    request = statepack.ExportRequest(build(), (x, torch.tensor([1, 3])))
+    runner = Runner(tmp_path, request, convert=["--require-in-place"])
+    command("validate", tmp_path / "model.statepack")
+    runner.check([(x + p, torch.tensor([2, p])) for p in (0, 4, -1, -5)])
+    for position in (5, -6, 2**31, 2**40):
+        with pytest.raises(IndexError):
+            build()(x, torch.tensor([2, position]))
+        save_file({"x": x, "position": torch.tensor([2, position])}, tmp_path / "far.safetensors")
+        arguments = ["--inputs", tmp_path / "far.safetensors", "--states-out", tmp_path / "no.safetensors"]
+        result = command("statepack", "run", tmp_path / "model.statepack", *arguments, expect=1)
+        assert result.stderr.startswith(f"error[E0611]: index {position} is out of range for axis ")
+        assert not (tmp_path / "no.safetensors").exists()
+
+
+class DynamicCache(nn.Module):
+    """Its state is an argument twice as long as the input."""
+
+    def forward(self, x: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0]
+        cache[n:] = cache[:n].clone() + x
+        cache[:n] = x
+        return cache.sum(0)
+
+
+def test_a_state_of_a_dynamic_size_takes_it_from_the_first_steps_inputs(tmp_path: pathlib.Path) -> None:
+    n = torch.export.Dim("n", min=1, max=9)
+    example = (torch.ones(4, 3), torch.full((8, 3), 5.0))
+    sizes = {"x": {0: n}, "cache": {0: 2 * n}}
+    exported = statepack.export(DynamicCache(), example, dynamic_shapes=sizes)
+    exported.save(str(tmp_path / "exported.pb"))
+    command("convert", tmp_path / "exported.pb")
+    report = json.loads(command("validate", tmp_path / "exported.statepack", "--json").stdout)
+    assert report["replay"]["steps"] >= 3
+    steps = 3
+    x = torch.randn(steps, 2, 3)
+    save_file({f"x.{step}": x[step] for step in range(steps)}, tmp_path / "in.safetensors")
+    files = ["--outputs", tmp_path / "out.safetensors", "--states-out", tmp_path / "states.safetensors"]
+    command("statepack", "run", tmp_path / "exported.statepack", "--inputs", tmp_path / "in.safetensors", *files)
+    cache = torch.full((4, 3), 5.0)
+    for step in range(steps):
+        agree(load_file(tmp_path / "out.safetensors")[f"output.{step}"], DynamicCache()(x[step], cache))
+    agree(load_file(tmp_path / "states.safetensors")["cache"], cache)
+    shorter = [(torch.ones(count, 3), example[1]) for count in (4, 1, 4)]
+    with pytest.raises(statepack.ExportError) as refused:
+        statepack.export(DynamicCache(), example, dynamic_shapes=sizes, recording_inputs=shorter)
+    (finding,) = refused.value.diagnostics
+    assert finding.code == "E0020"
+    assert finding.message == "the inputs do not fit the size of state `cache`"
+    assert (finding.expected, finding.found) == ("float32[2, 3] from [n * 2, 3]", "float32[8, 3]")
+
+
 # Files that another exporter might write: the example's, changed and signed again.
 
 

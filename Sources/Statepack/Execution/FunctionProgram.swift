@@ -229,6 +229,20 @@ final class FunctionProgram: Sendable {
 
     // MARK: Initial values
 
+    /// The initial value with the dynamic sizes that inputs of these shapes give it. Inputs out of their bounds are left
+    /// for the run to report.
+    func initialValue(ofState name: String, inputShapes: [String: [Int]]) throws -> NDArray {
+        guard let slot = states.first(where: { $0.name == name }), slot.shape.contains(where: { $0.constant == nil })
+        else { return try initialValue(ofState: name, shape: nil) }
+        var symbols = model.bundle.symbols.map(\.min)
+        for source in function.symbolSources {
+            guard let shape = inputShapes[inputs[source.input].name], source.axis < shape.count else { continue }
+            let symbol = model.bundle.symbols[source.symbol]
+            symbols[source.symbol] = min(max(shape[source.axis], symbol.min), symbol.max)
+        }
+        return try initialValue(ofState: name, shape: slot.shape.map { try $0.evaluate(symbols) })
+    }
+
     func initialValue(ofState name: String, shape: [Int]?) throws -> NDArray {
         guard let index = states.firstIndex(where: { $0.name == name }) else {
             throw Diagnostic(

@@ -11,6 +11,11 @@ extension InferenceFunction {
         return try program.specialization(for: values).arenaByteCount
     }
 
+    /// The initial value of a state for a sequence whose first step has inputs of these shapes.
+    package func initialValue(ofState name: String, inputShapes: [String: [Int]]) throws -> NDArray {
+        try program.initialValue(ofState: name, inputShapes: inputShapes)
+    }
+
     /// The kernels that the function uses, each once, in order of name.
     package var kernelNames: [String] {
         Set(program.function.instructions.map { program.model.bundle.kernels[$0.kernel] }).sorted()

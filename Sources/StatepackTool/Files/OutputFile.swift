@@ -74,6 +74,19 @@ package enum OutputFile {
         }
     }
 
+    /// True when two outputs would be the same file, whatever the spelling of the paths and whether it is there yet.
+    package static func areSame(_ first: String, _ second: String) -> Bool {
+        if let one = identity(of: first), let other = identity(of: second) { return one == other }
+        guard let one = identity(of: folder(of: first)), one == identity(of: folder(of: second)) else {
+            return first == second
+        }
+        return name(of: first) == name(of: second)
+    }
+
+    private static func name(of path: String) -> Substring {
+        path[(path.lastIndex(of: "/").map { path.index(after: $0) } ?? path.startIndex)...]
+    }
+
     private struct Identity: Equatable {
         var device: UInt64
         var node: UInt64

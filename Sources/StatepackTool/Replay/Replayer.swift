@@ -97,7 +97,9 @@ package struct Replayer {
         for (step, recorded) in replay.steps.enumerated() {
             let function = try function(recorded, index, step)
             for name in function.descriptor.stateNames where states[name] == nil {
-                states[name] = try function.initialValue(ofState: name)
+                let shapes = recorded.inputs.map { ($0.name, $0.shape) }
+                states[name] = try function.initialValue(
+                    ofState: name, inputShapes: Dictionary(shapes, uniquingKeysWith: { first, _ in first }))
             }
         }
         return states

@@ -23,8 +23,9 @@ from .precision import (
     written_elements,
 )
 from .replay import run_function, solve_symbols
-from .scalar_types import NUMBERS
-from .sizes import evaluate
+from .scalar_types import NUMBERS, describe
+from .sizes import SYMBOL, evaluate
+from .sizes import describe as describe_size
 from .tables import element_bytes
 
 #: Bytes of the serialised recording, at most.
@@ -92,6 +93,7 @@ class Replayer:
         where = f"function `{function.name}`, step {number}"
         names = self._state_names(function)
         before = {name: self._eager[name] for name in names}
+        self._check_state_sizes(function, inputs, before, where)
         try:
             outputs, after = eager.run(inputs, before)
         except ExportError:
@@ -158,6 +160,33 @@ class Replayer:
         self._wide.update({name: value.clone() for name, value in wide_states.items()})
         return result
 
+    def _check_state_sizes(
+        self, function: pb.Function, inputs: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor], where: str
+    ) -> None:
+        """Refuses inputs that go with another size of a state: eager PyTorch may broadcast where the program cannot."""
+        shapes = {named.value: inputs[named.name].shape for named in function.inputs}
+        symbols = solve_symbols(self._program, function, shapes)
+        names = [symbol.name for symbol in self._program.symbols]
+        findings = []
+        for state in function.states:
+            name = self._program.states[state.state].name
+            sizes = function.values[state.before].shape
+            found, expected = list(states[name].shape), [evaluate(size.postfix, symbols) for size in sizes]
+            if found != expected:
+                findings.append(
+                    Diagnostic(
+                        codes.REPLAY_FAILED,
+                        f"the inputs do not fit the size of state `{name}`",
+                        where,
+                        expected=describe(states[name].dtype, expected)
+                        + f" from [{', '.join(describe_size(size.postfix, names) for size in sizes)}]",
+                        found=describe(states[name].dtype, found),
+                        hint="a state keeps its shape: pass inputs of the example's size in every step",
+                    )
+                )
+        if findings:
+            raise ExportError(findings)
+
     def _state_names(self, function: pb.Function) -> list[str]:
         return [self._program.states[state.state].name for state in function.states]
 
@@ -223,11 +252,22 @@ def step_candidates(
     """Inputs for a step, best first; the caller takes the first that eager PyTorch accepts.
 
     Floats are varied, integers that look like positions go on where the last step stopped, other integers
-    are rotated, dynamic sizes shrink to the smallest allowed.
+    are rotated, dynamic sizes shrink to the smallest allowed. What a state's size depends on stays: a state keeps its
+    shape from step to step.
     """
     shapes = {named.value: example[named.name].shape for named in function.inputs}
     largest = solve_symbols(program, function, shapes)
-    sizes = [min(max(1, symbol.min), most) for symbol, most in zip(program.symbols, largest, strict=True)]
+    kept = {
+        symbol
+        for state in function.states
+        for size in function.values[state.before].shape
+        for opcode, symbol in zip(size.postfix[::2], size.postfix[1::2], strict=True)
+        if opcode == SYMBOL
+    }
+    sizes = [
+        most if index in kept else min(max(1, symbol.min), most)
+        for index, (symbol, most) in enumerate(zip(program.symbols, largest, strict=True))
+    ]
     candidates = []
     for shrink in (True, False):
         for advance in (True, False):
