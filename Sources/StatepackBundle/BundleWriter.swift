@@ -12,7 +12,8 @@ package import StatepackDiagnostics
 ///
 /// A file that stood at the path stays as it was until `finish` has written and flushed every byte, so
 /// neither a reader that maps the old one nor a full disk can see half a bundle. A writer that goes away
-/// without `finish`, on a throw for example, removes its temporary file.
+/// without `finish`, on a throw for example, removes its temporary file. On Linux that file has no name before
+/// `finish`, so that a killed process leaves nothing either.
 ///
 ///     var writer = try BundleWriter(path: path, sections: [.program, .weights], digest: sha256)
 ///     try writer.begin(.program)
@@ -25,6 +26,8 @@ package import StatepackDiagnostics
 package struct BundleWriter: ~Copyable {
     private let path: String
     private let temporaryPath: String
+    /// Whether the file is still without a name.
+    private var isUnnamed: Bool
     private let actions: FileActions
     private var descriptor: Int32
     private let makeDigest: () -> IncrementalDigest
@@ -47,28 +50,31 @@ package struct BundleWriter: ~Copyable {
         if let slash = path.lastIndex(of: "/") { folder = String(path[...slash]) }
         let random = String(UInt64.random(in: .min ... .max), radix: 16)
         let temporaryPath = folder + ".statepack-" + random + ".tmp"
-        let descriptor = actions.create(temporaryPath)
+        var descriptor = actions.createUnnamed(folder.isEmpty ? "." : folder)
+        let isUnnamed = descriptor >= 0
+        if !isUnnamed { descriptor = actions.create(temporaryPath) }
         if descriptor < 0 { throw Self.failure("create", path, errno) }
         Interruption.watch(temporaryPath)
         // Best effort: a file system that cannot reserve says so, and then writing finds out.
         if expectedLength > 0, actions.reserve(descriptor, expectedLength) != 0, errno == ENOSPC || errno == EDQUOT {
             let code = errno
             close(descriptor)
-            unlink(temporaryPath)
+            if !isUnnamed { unlink(temporaryPath) }
             Interruption.watch(nil)
             throw Self.failure("write", path, code)
         }
         self.init(
-            path: path, temporaryPath: temporaryPath, actions: actions, descriptor: descriptor, sections: sections,
-            makeDigest: digest)
+            path: path, temporaryPath: temporaryPath, isUnnamed: isUnnamed, actions: actions, descriptor: descriptor,
+            sections: sections, makeDigest: digest)
     }
 
     private init(
-        path: String, temporaryPath: String, actions: FileActions, descriptor: Int32, sections: [SectionKind],
-        makeDigest: @escaping () -> IncrementalDigest
+        path: String, temporaryPath: String, isUnnamed: Bool, actions: FileActions, descriptor: Int32,
+        sections: [SectionKind], makeDigest: @escaping () -> IncrementalDigest
     ) {
         self.path = path
         self.temporaryPath = temporaryPath
+        self.isUnnamed = isUnnamed
         self.actions = actions
         self.descriptor = descriptor
         self.sections = sections
@@ -79,7 +85,7 @@ package struct BundleWriter: ~Copyable {
     deinit {
         if descriptor >= 0 {
             close(descriptor)
-            unlink(temporaryPath)
+            if !isUnnamed { unlink(temporaryPath) }
             Interruption.watch(nil)
         }
     }
@@ -204,6 +210,10 @@ package struct BundleWriter: ~Copyable {
         try write(header, at: 0)
         if actions.truncate(descriptor, offset) != 0 { throw Self.failure("write", path, errno) }
         if actions.sync(descriptor) != 0 { throw Self.failure("write", path, errno) }
+        if isUnnamed {
+            if actions.link(descriptor, temporaryPath) != 0 { throw Self.failure("name", path, errno) }
+            isUnnamed = false
+        }
         if actions.replace(temporaryPath, path) != 0 { throw Self.failure("name", path, errno) }
         Interruption.watch(nil)
         let finished = descriptor

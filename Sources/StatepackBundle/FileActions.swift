@@ -12,6 +12,23 @@ package struct FileActions: Sendable {
     package var create: @Sendable (_ path: String) -> Int32 = {
         open($0, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o666)
     }
+    /// Makes a file without a name in a folder: the system removes it when the process ends, however it ends. Fails
+    /// where the file system or the system has no such files.
+    package var createUnnamed: @Sendable (_ folder: String) -> Int32 = { folder in
+        #if os(Linux)
+            // Only through /proc can such a file be named later.
+            if access("/proc/self/fd", X_OK) != 0 { return -1 }
+            let unnamed: Int32 = 0o20000000 | O_DIRECTORY
+            return open(folder, O_WRONLY | O_CLOEXEC | unnamed, 0o666)
+        #else
+            errno = ENOTSUP
+            return -1
+        #endif
+    }
+    /// Gives a file of `createUnnamed` its name.
+    package var link: @Sendable (_ descriptor: Int32, _ path: String) -> Int32 = {
+        linkat(AT_FDCWD, "/proc/self/fd/\($0)", AT_FDCWD, $1, AT_SYMLINK_FOLLOW)
+    }
     /// Sets aside space, where the system can.
     package var reserve: @Sendable (_ descriptor: Int32, _ length: Int) -> Int32 = { descriptor, length in
         #if canImport(Glibc)

@@ -20,9 +20,11 @@ import Testing
 
     static let faults: [Fault] = [
         .init(testDescription: "create", code: .bundleWriteFailed, act: "create") {
+            $0.createUnnamed = { _ in fail(EOPNOTSUPP) }
             $0.create = { _ in fail(EACCES) }
         },
         .init(testDescription: "create, disk full", code: .bundleDiskFull, act: "create") {
+            $0.createUnnamed = { _ in fail(EOPNOTSUPP) }
             $0.create = { _ in fail(ENOSPC) }
         },
         .init(testDescription: "reserve, disk full", code: .bundleDiskFull, act: "write") {
@@ -81,11 +83,12 @@ import Testing
         try writer.finish()
     }
 
-    @Test("A failing system call keeps the old file and leaves no other", arguments: faults)
-    func keepsTheOldFile(_ fault: Fault) throws {
+    @Test("A failing system call keeps the old file and leaves no other", arguments: faults, [true, false])
+    func keepsTheOldFile(_ fault: Fault, hasUnnamedFiles: Bool) throws {
         let path = folder.file("model.statepack")
         writeBytes([1, 2, 3], to: path)
         var actions = FileActions()
+        if !hasUnnamedFiles { actions.createUnnamed = { _ in Self.fail(EOPNOTSUPP) } }
         fault.change(&actions)
         do {
             try write(to: path, actions)
@@ -118,14 +121,45 @@ import Testing
     }
 
     @Test func abandonedWriterRemovesItsFile() throws {
+        var actions = FileActions()
+        actions.createUnnamed = { _ in Self.fail(EOPNOTSUPP) }
         do {
-            var writer = try BundleWriter(path: folder.file("a"), sections: [.program], digest: sha256)
+            var writer = try BundleWriter(
+                path: folder.file("a"), sections: [.program], actions: actions, digest: sha256)
             try writer.begin(.program)
             try writer.append([1])
             #expect(folder.names.count == 1)
         }
         #expect(folder.names.isEmpty)
     }
+
+    #if os(Linux)
+        @Test func writerThatIsKilledLeavesNothing() throws {
+            var writer = try BundleWriter(path: folder.file("a"), sections: [.program], digest: sha256)
+            try writer.begin(.program)
+            try writer.append([1])
+            // Without a name there is nothing to remove.
+            #expect(folder.names.isEmpty)
+            try writer.finish()
+            #expect(folder.names == ["a"])
+        }
+
+        @Test func fileThatCannotBeNamedKeepsTheOldOne() throws {
+            let path = folder.file("model.statepack")
+            writeBytes([1, 2, 3], to: path)
+            var actions = FileActions()
+            actions.link = { _, _ in Self.fail(EPERM) }
+            #expect {
+                try write(to: path, actions)
+            } throws: {
+                ($0 as? Diagnostic)?.code == .bundleWriteFailed
+                    && ($0 as? Diagnostic)?.message.hasPrefix("cannot name the bundle: ") == true
+            }
+            let isKept = readBytes(path) == [1, 2, 3]
+            #expect(isKept)
+            #expect(folder.names == ["model.statepack"])
+        }
+    #endif
 
     @Test func missingFolderIsNamed() throws {
         #expect {
