@@ -182,6 +182,66 @@ def test_an_assignment_that_strict_mode_lost_is_refused(make):
     assert "stateful_modules.py" in found.location
 
 
+class OverSeveralLines(WithBuffers):
+    def forward(self, x):
+        # fmt: off
+        self.a = (
+            self.a
+            + x
+        )
+        # fmt: on
+        return self.a * 2
+
+
+class Pair(WithBuffers):
+    def forward(self, x):
+        self.a, self.b = self.b + x, self.a * 2
+        return self.a * self.b
+
+
+class ThroughVariables(WithBuffers):
+    def forward(self, x):
+        a, b = self.a + x, self.b * x
+        self.a, self.b = a, b
+        return a * 2
+
+
+class ThroughSetattr(WithBuffers):
+    def forward(self, x):
+        new = self.a + x
+        setattr(self, "a", new)  # noqa: B010
+        return new * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "lost"), [(OverSeveralLines, "a"), (Pair, "ab"), (ThroughVariables, "ab"), (ThroughSetattr, "a")]
+)
+def test_a_lost_assignment_is_found_however_it_is_spelled(kind, lost):
+    exported = strictly(kind(a=torch.ones(4), b=torch.zeros(4)), (X,))
+    found = refusal(lambda: statepack.TorchConverter().add_exported_program(exported))
+    assert [item.code for item in found] == [codes.MUTATION_LOST] * len(lost)
+    assert [item.message.split("`")[1] for item in found] == list(lost)
+
+
+class AssignedElsewhere(WithBuffers):
+    """Its assignments do not run, or are of something else than what was computed."""
+
+    def forward(self, x):
+        moved = self.a * 1
+        if x.shape[0] > 100:
+            self.a = moved
+        moved = self.b
+        self.b.add_(x)
+        self.unregistered = moved
+        return moved + self.a
+
+
+def test_an_assignment_that_did_not_run_is_no_lost_mutation():
+    exported = strictly(AssignedElsewhere(a=torch.ones(4), b=torch.zeros(4)), (X,))
+    program = statepack.TorchConverter().add_exported_program(exported).to_program()
+    assert [state.name for state in program.program.states] == ["b"]
+
+
 def test_an_assignment_in_a_submodule_that_torch_loses_is_refused_in_an_exported_program():
     exported = loosely(nn.Sequential(Reassignment(total=torch.ones(4))), (X,))
     (found,) = refusal(lambda: statepack.TorchConverter().add_exported_program(exported))

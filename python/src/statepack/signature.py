@@ -6,7 +6,6 @@ producing node, so they lose a state when one value is stored into two.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
 from . import _codes as codes
+from .assignments import assigned_attributes
 from .diagnostics import Diagnostic, ExportError
 from .scalar_types import describe
 from .sources import source_of
@@ -377,14 +377,11 @@ def _check_training(exported: ExportedProgram, signature: Signature, where: str,
         )
 
 
-_ASSIGNMENT = re.compile(r"^\w+\.([A-Za-z_][\w.]*)\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)")
-
-
 def find_lost_assignments(exported: ExportedProgram, function: str) -> list[Diagnostic]:
     """Assignments to a buffer or tensor attribute that the program does not carry.
 
     A strict export drops `self.c = self.c + x` without a word, and both kinds drop it when `c` is a plain
-    attribute. What is left is the source line of the nodes it computed.
+    attribute. What is left is the source of the nodes that computed the value.
     """
     kinds = {
         str(spec.target): spec.kind
@@ -398,27 +395,25 @@ def find_lost_assignments(exported: ExportedProgram, function: str) -> list[Diag
     }
     findings: dict[str, Diagnostic] = {}
     for node in exported.graph.nodes:
-        for line in (node.meta.get("stack_trace") or "").split("\n"):
-            for statement in line.split(";"):
-                match = _ASSIGNMENT.match(statement.strip())
-                if match is None:
-                    continue
-                for path, _ in (node.meta.get("nn_module_stack") or {}).values():
-                    target = f"{path}.{match.group(1)}".removeprefix(".")
-                    if target not in kinds or target in written or target in findings:
-                        continue
-                    is_buffer = kinds[target] is InputKind.BUFFER
-                    name = target.rpartition(".")[2]
-                    findings[target] = Diagnostic(
-                        codes.MUTATION_LOST if is_buffer else codes.MUTATED_CONSTANT,
-                        f"buffer `{target}` is assigned by forward(), but the exported program does not write it"
-                        if is_buffer
-                        else f"`{target}` is assigned by forward(), but it is not a registered buffer",
-                        at(f"function `{function}`", source_of(node)),
-                        expected="a buffer mutation in the export's signature",
-                        found=statement.strip(),
-                        hint=f"export with strict=False, or write in place: self.{name}.copy_(value)"
-                        if is_buffer
-                        else f"register it: self.register_buffer({name!r}, tensor, persistent=False)",
-                    )
+        modules = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+        for attribute, statement in assigned_attributes(node.meta.get("stack_trace") or ""):
+            # Of modules within each other the inner one is meant, if it has a tensor of that name.
+            targets = [f"{path}.{attribute}".removeprefix(".") for path in reversed(modules)]
+            target = next((target for target in targets if target in kinds), None)
+            if target is None or target in written or target in findings:
+                continue
+            is_buffer = kinds[target] is InputKind.BUFFER
+            name = target.rpartition(".")[2]
+            findings[target] = Diagnostic(
+                codes.MUTATION_LOST if is_buffer else codes.MUTATED_CONSTANT,
+                f"buffer `{target}` is assigned by forward(), but the exported program does not write it"
+                if is_buffer
+                else f"`{target}` is assigned by forward(), but it is not a registered buffer",
+                at(f"function `{function}`", source_of(node)),
+                expected="a buffer mutation in the export's signature",
+                found=statement,
+                hint=f"export with strict=False, or write in place: self.{name}.copy_(value)"
+                if is_buffer
+                else f"register it: self.register_buffer({name!r}, tensor, persistent=False)",
+            )
     return list(findings.values())
