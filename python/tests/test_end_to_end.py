@@ -375,6 +375,27 @@ def test_positions_are_accepted_and_refused_as_eager_pytorch_does(
         assert not (tmp_path / "no.safetensors").exists()
 
 
+class WriteThroughMask(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.ones(2, 4, 3))
+        self.register_buffer("flags", torch.zeros(4))
+        self.register_buffer("counts", torch.zeros(4, dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        self.rows[:, mask] = x
+        self.flags[mask] = 2.0
+        self.counts.index_put_((mask,), torch.tensor(2), accumulate=True)
+        return self.rows.sum(1)
+
+
+def test_a_mask_writes_what_eager_pytorch_writes(tmp_path: pathlib.Path) -> None:
+    masks = torch.tensor([[True, False, True, False], [False] * 4, [True] * 4])
+    request = statepack.ExportRequest(WriteThroughMask(), (torch.ones(2, 1, 3), masks[0]))
+    runner = Runner(tmp_path, request, convert=["--require-in-place"])
+    runner.check([(torch.randn(2, 1, 3), mask) for mask in masks])
+
+
 class DynamicCache(nn.Module):
     """Its state is an argument twice as long as the input."""
 

@@ -182,6 +182,20 @@ def test_an_assignment_that_strict_mode_lost_is_refused(make):
     assert "stateful_modules.py" in found.location
 
 
+class RowsThroughMask(WithBuffers):
+    def forward(self, x, mask):
+        self.a[mask] = x
+        return self.a * 2
+
+
+def test_a_mask_with_a_row_for_each_selected_element_is_refused():
+    mask = torch.tensor([True, False, True, False])
+    found = refused_export(RowsThroughMask(a=torch.ones(4)), (torch.ones(2), mask))
+    assert found.code == codes.UNSUPPORTED_OPERATOR
+    assert found.message == "operator `aten.index_put.default with a mask` is not supported (1 use)"
+    assert "test_refusals.py" in found.found
+
+
 class OverSeveralLines(WithBuffers):
     def forward(self, x):
         # fmt: off

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,7 +39,30 @@ def get_decomp_table() -> dict[Any, Callable[..., Any]]:
             continue
         if operator._schema.name.split("::")[1] in _KEPT_WHOLE:
             del table[operator]
+    table[torch.ops.aten.index_put.default] = _masked_write
     return table
+
+
+def _masked_write(
+    self: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+) -> Any:
+    """`state[mask] = value` as a `where`, if the elements behind the mask need not be counted for that."""
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(given) != 1 or given[0][1].dtype != torch.bool:
+        return NotImplemented
+    axis, mask = given[0]
+    behind = self.dim() - axis - mask.dim()
+    counted = values.dim() - behind - 1
+    if counted >= 0:
+        # The axis that runs over what the mask selects.
+        if values.shape[counted] != 1:
+            return NotImplemented
+        values = values.reshape([*values.shape[:counted], *[1] * mask.dim(), *values.shape[counted + 1 :]])
+    mask = mask.reshape([*mask.shape, *[1] * behind])
+    return torch.where(mask, self + values if accumulate else values, self)
 
 
 def operator_name(operator: Any) -> str:

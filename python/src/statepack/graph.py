@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -145,8 +146,9 @@ class GraphWriter:
                 self._values[node] = self._parts[source][index]
             return
         name = operator_name(node.target)
-        if name not in OPERATORS:
-            self._unsupported.setdefault(name, []).append(source_of(node) or "unknown line")
+        if name not in OPERATORS or _has_mask_index(node):
+            what = name if name not in OPERATORS else f"{name} with a mask"
+            self._unsupported.setdefault(what, []).append(source_of(node) or "unknown line")
             return
         written = pb.Node(op=name, source=self._sources.index_of(source_of(node)))
         schema = cast(torch._ops.OpOverload, node.target)._schema
@@ -281,6 +283,14 @@ class GraphWriter:
                     else "rewrite these lines with supported operators",
                 )
             )
+
+
+def _has_mask_index(node: torch.fx.Node) -> bool:
+    """Whether a write is indexed with a tensor of bool, which only `decomposition` could have made a `where` of."""
+    if operator_name(node.target) != "aten.index_put.default":
+        return False
+    indices = cast(Sequence[torch.fx.Node | None], node.args[1])
+    return any(index is not None and index.meta["val"].dtype == torch.bool for index in indices)
 
 
 def _words(text: str) -> list[str]:
