@@ -303,6 +303,41 @@ struct RunErrorTests {
         #expect(floats(try #require(states["count"])) == [5])
     }
 
+    @Test func stateThatDoesNotFitInMemoryIsAnError() throws {
+        var builder = ProgramBuilder()
+        _ = builder.state("cache", .float32, [SizeExpression(1 << 46)])
+        let function = try builder.load()
+        #expect {
+            _ = try function.initialValue(ofState: "cache")
+        } throws: {
+            ($0 as? Diagnostic)?.code == .outOfMemory
+                && ($0 as? Diagnostic)?.message == "there is not enough memory for state `cache`"
+                && ($0 as? Diagnostic)?.expected == "memory for [\(1 << 46)] float32"
+        }
+    }
+
+    @Test func outputThatDoesNotFitInMemoryIsAnErrorAndChangesNoState() throws {
+        var builder = ProgramBuilder()
+        let step = builder.input("step", .float32, [1])
+        let count = builder.state("count", .float32, [1])
+        let repeated = builder.view(of: step, [SizeExpression(1 << 46)], strides: [0], offset: 0)
+        builder.emit("write", [step], [count], ints: [0])
+        let long = builder.output("long", .float32, [SizeExpression(1 << 46)])
+        builder.emit("copy", [repeated], [long])
+        let function = try builder.load()
+        var states = ["count": NDArray(scalars: [5] as [Float], shape: [1])]
+        var views = InferenceFunction.MutableViews()
+        views.insert(contentsOf: &states)
+        var error: Diagnostic?
+        do {
+            _ = try function.runSynchronously(
+                inputs: ["step": NDArray(shape: [1], scalarType: .float32)], states: views)
+        } catch let found as Diagnostic { error = found }
+        #expect(error?.code == .outOfMemory)
+        #expect(error?.message == "there is not enough memory for output `long`")
+        #expect(floats(try #require(states["count"])) == [5])
+    }
+
     @Test func oneArrayForTwoNamesIsRefused() throws {
         // The compiler refuses this; a lifetime override, which Core AI's own code needs, hides it.
         let function = try SmallPrograms.twoCaches()

@@ -22,14 +22,29 @@ final class ArrayStorage: @unchecked Sendable {
 
     static let alignment = 64
 
-    /// Zeroed bytes. Large blocks come as untouched pages from the system, so zeroing them costs nothing here.
-    init(zeroedByteCount byteCount: Int) {
-        precondition(byteCount >= 0, "an array needs a nonnegative number of bytes")
-        let (total, overflow) = byteCount.addingReportingOverflow(Self.alignment)
-        // NOTE: the one place that allocates array memory. Forks by copy-on-write mappings will replace it.
-        guard !overflow, let block = calloc(1, total) else {
+    /// Zeroed bytes. Traps when there is not enough memory.
+    convenience init(zeroedByteCount byteCount: Int) {
+        guard let block = Self.allocate(byteCount) else {
             fatalError("cannot allocate \(byteCount) bytes for an NDArray")
         }
+        self.init(owning: block, byteCount: byteCount)
+    }
+
+    /// Zeroed bytes, or nil when there is not enough memory: for sizes that come from a bundle.
+    convenience init?(availableByteCount byteCount: Int) {
+        guard let block = Self.allocate(byteCount) else { return nil }
+        self.init(owning: block, byteCount: byteCount)
+    }
+
+    /// Large blocks come as untouched pages from the system, so zeroing them costs nothing here.
+    private static func allocate(_ byteCount: Int) -> UnsafeMutableRawPointer? {
+        precondition(byteCount >= 0, "an array needs a nonnegative number of bytes")
+        let (total, overflow) = byteCount.addingReportingOverflow(alignment)
+        // NOTE: the one place that allocates array memory. Forks by copy-on-write mappings will replace it.
+        return overflow ? nil : calloc(1, total)
+    }
+
+    private init(owning block: UnsafeMutableRawPointer, byteCount: Int) {
         allocation = block
         let address = UInt(bitPattern: block)
         base = block.advanced(by: Int(address.roundedUp(toMultipleOf: UInt(Self.alignment)) - address))

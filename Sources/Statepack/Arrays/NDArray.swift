@@ -44,6 +44,18 @@ public struct NDArray: @unchecked Sendable {
         self.strides = strides
     }
 
+    /// Zeroed elements, laid out row-major, or nil when there is not enough memory for them.
+    init?(availableShape shape: [Int], scalarType: ScalarType) {
+        guard let strides = StridedLayout.rowMajorStrides(shape),
+            let byteCount = Self.byteCount(shape: shape, strides: strides, scalarType: scalarType),
+            let storage = ArrayStorage(availableByteCount: byteCount)
+        else { return nil }
+        self.storage = storage
+        self.scalarType = scalarType
+        self.shape = shape
+        self.strides = strides
+    }
+
     /// Zeroed elements as the descriptor asks for. Traps when it has a dynamic shape: resolve that first.
     public init(descriptor: consuming NDArrayDescriptor) {
         precondition(

@@ -325,7 +325,13 @@ final class Call: @unchecked Sendable {
             tensors[patch.tensor].data = states[patch.slot]!.base + patch.byteOffset
         }
         for (slot, output) in program.outputs.enumerated() where outputs[slot] == nil {
-            let array = NDArray(shape: specialization.outputShapes[slot], scalarType: output.scalarType)
+            let shape = specialization.outputShapes[slot]
+            guard let array = NDArray(availableShape: shape, scalarType: output.scalarType) else {
+                throw Diagnostic(
+                    .outOfMemory, "there is not enough memory for output `\(output.name)`",
+                    at: "function `\(program.descriptor.name)`", expected: "memory for \(shape) \(output.scalarType)",
+                    hint: "no state was changed")
+            }
             results.append((output.name, array))
             outputs[slot] = Argument(reading: array)
         }

@@ -264,7 +264,11 @@ final class FunctionProgram: Sendable {
                 .wrongShape, "the shape does not fit state `\(name)`", at: "function `\(descriptor.name)`",
                 expected: slot.text, found: "\(resolved)")
         }
-        let array = NDArray(shape: resolved, scalarType: slot.scalarType)
+        guard let array = NDArray(availableShape: resolved, scalarType: slot.scalarType) else {
+            throw Diagnostic(
+                .outOfMemory, "there is not enough memory for state `\(name)`", at: "function `\(descriptor.name)`",
+                expected: "memory for \(resolved) \(slot.scalarType)")
+        }
         let bytes = UnsafeMutableRawBufferPointer(start: array.storage.base, count: array.storage.byteCount)
         switch model.bundle.states[function.states[index].state].initialValue {
         case .splat(let element):

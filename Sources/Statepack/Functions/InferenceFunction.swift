@@ -91,14 +91,16 @@ public struct InferenceFunction: Sendable {
 
     /// A new array that holds the state's value before the first run, as the exported module had it.
     ///
-    /// Throws `E0601` for an unknown name, and `E0616` when the state has a dynamic size.
+    /// Throws `E0601` for an unknown name, `E0616` when the state has a dynamic size, and `E0613` when there is not
+    /// enough memory.
     public func initialValue(ofState stateName: String) throws -> NDArray {
         try program.initialValue(ofState: stateName, shape: nil)
     }
 
     /// The initial value of a state whose dynamic sizes are those of `shape`.
     ///
-    /// Throws `E0601` for an unknown name, and `E0604` when the shape does not fit the state's descriptor.
+    /// Throws `E0601` for an unknown name, `E0604` when the shape does not fit the state's descriptor, and `E0613` when
+    /// there is not enough memory.
     public func initialValue(ofState stateName: String, shape: [Int]) throws -> NDArray {
         try program.initialValue(ofState: stateName, shape: shape)
     }
