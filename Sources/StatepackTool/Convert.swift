@@ -17,6 +17,12 @@ struct Convert {
     func run() throws -> Int32 {
         let start = ContinuousClock.now
         let options = try compileOptions()
+        if ModelFileKind.startsAsBundle(input) {
+            throw Diagnostic(
+                .notAnExportedProgram, "the file is a bundle already", at: input,
+                expected: "an exported.pb", found: "a bundle",
+                hint: "pass the exported.pb that it was made from, or check the bundle with validate")
+        }
         let output = arguments.value("output") ?? Self.defaultOutput(for: input)
         try refuseOverwriting(output)
         var compilation = try Compilation(path: input)

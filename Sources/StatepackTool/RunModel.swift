@@ -58,7 +58,10 @@ struct RunModel {
                 for (name, array) in result.arrays { outputs["\(name).\(step)"] = array }
             }
         }
-        if arguments.has("timings"), let median = times.sorted().dropFirst(times.count / 2).first {
+        if arguments.has("timings"), !times.isEmpty {
+            let sorted = times.sorted()
+            // Of an even number of steps the mean of the two in the middle.
+            let median = (sorted[(sorted.count - 1) / 2] + sorted[sorted.count / 2]) / 2
             console.writeLine("median of \(counted(steps, "step")): \(decimalText(median, digits: 3)) ms")
         }
         if let path = arguments.value("outputs") { try TensorFile.write(outputs, to: path) }

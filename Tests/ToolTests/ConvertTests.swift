@@ -192,6 +192,23 @@ import Testing
         #expect(try folder.read("exported.pb") == before)
     }
 
+    @Test func bundleAsInputIsToldFromABrokenProgram() async throws {
+        let folder = try Self.exampleFolder()
+        let convert = await ToolRun("convert", folder / "exported.pb", "-o", folder / "m.statepack")
+        #expect(convert.status == 0)
+        let run = await ToolRun("convert", folder / "m.statepack")
+        #expect(run.status == 3)
+        #expect(
+            run.diagnostics == """
+                error[E0106]: the file is a bundle already
+                  --> \(folder / "m.statepack")
+                  expected: an exported.pb
+                  found:    a bundle
+                  hint:     pass the exported.pb that it was made from, or check the bundle with validate
+
+                """)
+    }
+
     @Test func inputThatCannotBeReadIsNamed() async throws {
         let folder = TestFolder()
         folder.write([], to: "empty.pb")

@@ -13,14 +13,23 @@ enum ModelFileKind {
     case exportedProgram
 
     init(path: String) {
+        if let first = Self.firstByte(of: path) {
+            self = first == Self.bundleByte || (first != 0x09 && !path.hasSuffix(".pb")) ? .bundle : .exportedProgram
+        } else {
+            self = path.hasSuffix(".pb") ? .exportedProgram : .bundle
+        }
+    }
+
+    /// Whether the file can be read and starts as a bundle does.
+    static func startsAsBundle(_ path: String) -> Bool { firstByte(of: path) == bundleByte }
+
+    private static let bundleByte: UInt8 = 0x89
+
+    private static func firstByte(of path: String) -> UInt8? {
         // Without O_NONBLOCK opening a pipe would wait for its writer.
         let descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)
         defer { if descriptor >= 0 { close(descriptor) } }
         var first: UInt8 = 0
-        if descriptor >= 0, read(descriptor, &first, 1) == 1 {
-            self = first == 0x89 || (first != 0x09 && !path.hasSuffix(".pb")) ? .bundle : .exportedProgram
-        } else {
-            self = path.hasSuffix(".pb") ? .exportedProgram : .bundle
-        }
+        return descriptor >= 0 && read(descriptor, &first, 1) == 1 ? first : nil
     }
 }

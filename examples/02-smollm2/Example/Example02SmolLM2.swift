@@ -22,6 +22,9 @@ struct Conversation {
         self.function = function
         keyCache = try function.initialValue(ofState: "keyCache")
         valueCache = try function.initialValue(ofState: "valueCache")
+        guard keyCache.shape.count == 5 else {
+            throw ExampleError("this is not the model of example 02: keyCache has the shape \(keyCache.shape)")
+        }
     }
 
     /// Positions that fit: the fourth axis of [layers, batch, heads, positions, head size].
