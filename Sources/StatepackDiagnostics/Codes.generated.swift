@@ -53,6 +53,8 @@ extension Diagnostic.Code {
     public static let outputNotWritten = Diagnostic.Code("E0025")
     /// the module:function given to the command does not build an export
     public static let unusableBuild = Diagnostic.Code("E0026")
+    /// a package that exporting needs is not installed
+    public static let missingPackage = Diagnostic.Code("E0027")
     /// the file cannot be opened or read
     public static let unreadableFile = Diagnostic.Code("E0101")
     /// there is no file at the path
@@ -417,6 +419,11 @@ extension Diagnostic.Code {
             .unusableBuild, "unusableBuild",
             "the module:function given to the command does not build an export",
             "return a statepack.ExportRequest from it", 2
+        ),
+        (
+            .missingPackage, "missingPackage",
+            "a package that exporting needs is not installed",
+            "install this package with its extra: pip install '.[export]'", 2
         ),
         (
             .unreadableFile, "unreadableFile",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -544,3 +548,19 @@ def test_inputs_too_large_to_record_are_refused():
     found = refused_export(Halves(), (torch.zeros(1 << 19),))
     assert found.code == codes.RECORDING_TOO_LARGE
     assert f"{3 * (4 << 19)} bytes" in found.found
+
+
+def test_the_command_names_the_extra_when_torch_is_missing(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "without_torch.py"
+    script.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(pathlib.Path(statepack.__file__).parent.parent)!r})\n"
+        "sys.modules['torch'] = None\n"
+        "from statepack.__main__ import main\n"
+        "sys.exit(main(['export', 'module.py:build']))\n"
+    )
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert run.returncode == 2
+    assert run.stderr.startswith("error[E0027]: exporting needs the package `torch`\n"), run.stderr
+    assert "pip install '.[export]'" in run.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["without_torch.py"]

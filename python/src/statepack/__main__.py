@@ -36,8 +36,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _build(target: str) -> Any:
-    from .converter import ExportedModel
-    from .exporting import ExportRequest
+    try:
+        from .converter import ExportedModel
+        from .exporting import ExportRequest
+    except ModuleNotFoundError as error:
+        raise ExportError(
+            Diagnostic(
+                codes.MISSING_PACKAGE,
+                f"exporting needs the package `{error.name}`",
+                None,
+                "torch, protobuf, safetensors and numpy",
+                f"no {error.name} in this environment",
+                "install this package with its extra: pip install '.[export]'",
+            )
+        ) from error
 
     place, _, name = target.rpartition(":")
     if not place or not name:

@@ -29,6 +29,7 @@ RECORDING_TOO_LARGE = "E0023"
 OUTPUT_NOT_TENSOR = "E0024"
 OUTPUT_NOT_WRITTEN = "E0025"
 UNUSABLE_BUILD = "E0026"
+MISSING_PACKAGE = "E0027"
 UNREADABLE_FILE = "E0101"
 FILE_NOT_FOUND = "E0102"
 NOT_A_FILE = "E0103"
@@ -174,6 +175,7 @@ EXPLANATIONS = {
     "E0024": ("forward() returns something that is not a tensor", "return tensors, or None for no output"),
     "E0025": ("the file cannot be written", "check the folder, its permissions and the space left"),
     "E0026": ("the module:function given to the command does not build an export", "return a statepack.ExportRequest from it"),
+    "E0027": ("a package that exporting needs is not installed", "install this package with its extra: pip install '.[export]'"),
     "E0101": ("the file cannot be opened or read", "check the path and its permissions"),
     "E0102": ("there is no file at the path", "check the path; a program's weights lie in the same folder"),
     "E0103": ("the path is a directory or a device", "pass the file itself"),
@@ -320,6 +322,7 @@ EXIT_CODES = {
     "E0024": 1,
     "E0025": 5,
     "E0026": 2,
+    "E0027": 2,
     "E0101": 3,
     "E0102": 3,
     "E0103": 3,
