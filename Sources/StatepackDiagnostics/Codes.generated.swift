@@ -223,8 +223,6 @@ extension Diagnostic.Code {
     public static let unknownKernel = Diagnostic.Code("E0615")
     /// a state with a dynamic size has no initial value of a fixed shape
     public static let dynamicState = Diagnostic.Code("E0616")
-    /// the command line is not understood
-    public static let usage = Diagnostic.Code("E0701")
     /// the command does not have that option
     public static let unknownOption = Diagnostic.Code("E0702")
     /// there is no such command
@@ -844,11 +842,6 @@ extension Diagnostic.Code {
             .dynamicState, "dynamicState",
             "a state with a dynamic size has no initial value of a fixed shape",
             "give the shape: initialValue(ofState:shape:)", 1
-        ),
-        (
-            .usage, "usage",
-            "the command line is not understood",
-            "run the command with --help", 2
         ),
         (
             .unknownOption, "unknownOption",

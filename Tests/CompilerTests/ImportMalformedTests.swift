@@ -77,9 +77,9 @@ import Testing
         Case(id: "empty name", code: .invalidProgramName, message: "a name is empty") { $0.states[0].name = "" },
         Case(
             id: "long name", code: .invalidProgramName, message: "a name is too long",
-            expected: "at most 300 characters",
-            found: "301"
-        ) { $0.states[0].name = String(repeating: "k", count: 301) },
+            expected: "at most 1024 bytes",
+            found: "1026"
+        ) { $0.states[0].name = String(repeating: "é", count: 513) },
         Case(
             id: "control character", code: .invalidProgramName, message: "a name has a control character",
             found: "a\u{1B}[31m"

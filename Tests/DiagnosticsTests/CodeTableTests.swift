@@ -20,7 +20,7 @@ import Testing
     @Test(
         "A code has the exit code of its class",
         arguments: [
-            (Diagnostic.Code.usage, Int32(2)), (.notABundle, 3), (.bundleTooNew, 4), (.bundleDiskFull, 5),
+            (Diagnostic.Code.unknownCommand, Int32(2)), (.notABundle, 3), (.bundleTooNew, 4), (.bundleDiskFull, 5),
             (.internalError, 70), (.exportMismatch, 1),
         ])
     func exitCode(code: Diagnostic.Code, exit: Int32) {
@@ -33,7 +33,7 @@ import Testing
         #expect(exit(.exportMismatch, .notABundle, .bundleTooNew) == 3)
         #expect(exit(.exportMismatch, .bundleTooNew) == 4)
         #expect(exit(.notABundle, .internalError) == 70)
-        #expect(DiagnosticList([Diagnostic(.usage, "x", severity: .warning)]).exitCode == 0)
+        #expect(DiagnosticList([Diagnostic(.unknownCommand, "x", severity: .warning)]).exitCode == 0)
         #expect(DiagnosticList([]).exitCode == 0)
     }
 }

@@ -28,10 +28,11 @@ import Testing
     }
 
     @Test func indentsFurtherLines() {
-        let diagnostic = Diagnostic(.usage, "names differ", expected: "a\nb", found: "a\n\nc", hint: "one\ntwo")
+        let diagnostic = Diagnostic(
+            .unknownCommand, "names differ", expected: "a\nb", found: "a\n\nc", hint: "one\ntwo")
         #expect(
             diagnostic.description == """
-                error[E0701]: names differ
+                error[E0703]: names differ
                   expected: a
                             b
                   found:    a
@@ -50,19 +51,19 @@ import Testing
             ("\u{2066}", "\\u{2066}"),
         ])
     func escapes(text: String, shown: String) {
-        #expect(Diagnostic(.usage, text).description == "error[E0701]: \(shown)")
-        #expect(Diagnostic(.usage, "m", at: text).description == "error[E0701]: m\n  --> \(shown)")
-        #expect(Diagnostic(.usage, "m", found: text).description == "error[E0701]: m\n  found:    \(shown)")
+        #expect(Diagnostic(.unknownCommand, text).description == "error[E0703]: \(shown)")
+        #expect(Diagnostic(.unknownCommand, "m", at: text).description == "error[E0703]: m\n  --> \(shown)")
+        #expect(Diagnostic(.unknownCommand, "m", found: text).description == "error[E0703]: m\n  found:    \(shown)")
     }
 
     @Test func lineBreaksOfMessageAndLocationAreEscaped() {
         #expect(
-            Diagnostic(.usage, "a\nerror[E0001]: b", at: "c\nd").description
-                == "error[E0701]: a\\u{A}error[E0001]: b\n  --> c\\u{A}d")
+            Diagnostic(.unknownCommand, "a\nerror[E0001]: b", at: "c\nd").description
+                == "error[E0703]: a\\u{A}error[E0001]: b\n  --> c\\u{A}d")
     }
 
     @Test func listPrintsOneAfterTheOther() {
-        let list = DiagnosticList([Diagnostic(.usage, "one"), Diagnostic(.notABundle, "two", at: "here")])
-        #expect(list.description == "error[E0701]: one\nerror[E0501]: two\n  --> here")
+        let list = DiagnosticList([Diagnostic(.unknownCommand, "one"), Diagnostic(.notABundle, "two", at: "here")])
+        #expect(list.description == "error[E0703]: one\nerror[E0501]: two\n  --> here")
     }
 }

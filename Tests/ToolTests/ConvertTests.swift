@@ -45,7 +45,7 @@ import Testing
         #expect(try bundle == folder.read("b.statepack"))
         let report = try folder.read("a.json")
         #expect(try report == folder.read("b.json"))
-        for path in [folder.path, Repository.path(""), "/root", "/home", "/tmp", "/work"] {
+        for path in [folder.path, Repository.path(""), "/root/", "/home/", "/tmp/"] {
             #expect(!contains(bundle, path), "the bundle contains \(path)")
             #expect(!contains(report, path), "the report contains \(path)")
         }
@@ -218,6 +218,16 @@ import Testing
             #expect(run.diagnostics.hasPrefix("error[\(code)"), "\(run.diagnostics)")
             #expect(run.diagnostics.contains(folder / path))
         }
+        let long = folder / String(repeating: "x", count: 300)
+        let unopenable = await ToolRun("convert", long)
+        #expect(unopenable.status == 3)
+        #expect(
+            unopenable.diagnostics == """
+                error[E0101]: the file cannot be opened
+                  --> \(long)
+                  found:    File name too long
+
+                """)
         let run = await ToolRun("convert", folder.path)
         #expect(run.status == 3)
         #expect(run.diagnostics.hasPrefix("error[E0103]"), "\(run.diagnostics)")

@@ -139,7 +139,13 @@ import Testing
                 """),
         Failure(
             testDescription: "inputs file that is none", words: ["--inputs", "%/model.statepack"], status: 3,
-            diagnostics: "error[E01"),
+            diagnostics: """
+                error[E0118]: the header is too long
+                  --> %/model.statepack
+                  expected: at most 100000000 bytes
+                  found:    727905341988164489 bytes
+
+                """),
         Failure(
             testDescription: "missing inputs file", words: ["--inputs", "%/missing.safetensors"], status: 3,
             diagnostics: """
@@ -200,7 +206,14 @@ import Testing
             diagnostics: "error[E0611]: index 256 is out of range for axis 0 of state `keyCache` in `index_put`\n"),
         Failure(
             testDescription: "input of another type", words: ["--inputs", "%/typed.safetensors"], status: 1,
-            diagnostics: "error[E06"),
+            diagnostics: """
+                error[E0603]: input `position_ids` has the wrong scalar type
+                  --> function `main`, run(inputs:states:outputViews:), step 0
+                  expected: [query] int64
+                  found:    [1] float32
+                  hint:     create the array from descriptor.inputDescriptor(of: "position_ids")
+
+                """),
         Failure(
             testDescription: "an exported program instead of a bundle", words: [], status: 3,
             diagnostics: "error[E0501]"),

@@ -245,4 +245,18 @@ import Testing
             #expect(tensor.worstRatio <= 1)
         }
     }
+
+    @Test func aRepeatedRunWithOtherBytesIsAFinding() {
+        let first = NDArray(scalars: [0, 1] as [Float], shape: [2])
+        let same = NDArray(scalars: [0, 1] as [Float], shape: [2])
+        // Equal as numbers, not as bytes.
+        let other = NDArray(scalars: [-0.0, 1] as [Float], shape: [2])
+        #expect(Replayer.resetFinding(same, first, "state `a`", 1, "replay 0, after the last step") == nil)
+        #expect(
+            Replayer.resetFinding(other, first, "state `a`", 1, "replay 0, after the last step")
+                == Diagnostic(
+                    .replayReset, "state `a` has other bytes when two sequences start afresh and run in turns",
+                    at: "replay 0, after the last step", expected: "the bytes of the first run",
+                    found: "other bytes in sequence 1"))
+    }
 }

@@ -123,14 +123,14 @@ def test_a_state_named_like_an_input_or_output_is_refused(options, what):
     assert "buffer a" in found.found
 
 
-@pytest.mark.parametrize("name", ["", "a\0b", "line\nbreak", "x" * 301, "\ud800", 7], ids=repr)
+@pytest.mark.parametrize("name", ["", "a\0b", "line\nbreak", "é" * 513, "\ud800", 7], ids=repr)
 def test_a_name_that_cannot_be_used_is_refused(name):
     found = refused_export(AddInPlace(total=torch.zeros(4)), (X,), state_names=[name])
     assert found.code == codes.INVALID_NAME
     assert "visible characters" in found.expected
 
 
-@pytest.mark.parametrize("name", ["キャッシュ", "cache ü", "x" * 300, "a.b_c"])
+@pytest.mark.parametrize("name", ["キャッシュ", "cache ü", "x" * 1024, "a.b_c"])
 def test_unusual_names_are_kept(name):
     model = statepack.export(AddInPlace(total=torch.zeros(4)), (X,), state_names=[name])
     assert state_names(model) == [name]

@@ -12,7 +12,7 @@ struct ProgramConversion {
 
     static let formatMajor = 1
     static let maximumRank = 8
-    static let maximumNameLength = 300
+    static let maximumNameBytes = 1024
     private static let maximumFindings = 100
 
     static func program(
@@ -80,15 +80,16 @@ struct ProgramConversion {
     }
 
     private mutating func name(
-        _ pointer: UnsafeMutablePointer<CChar>?, _ location: String, limit: Int = maximumNameLength
+        _ pointer: UnsafeMutablePointer<CChar>?, _ location: String
     ) -> String {
         let name = text(pointer)
         if name.isEmpty {
             report(.invalidProgramName, "a name is empty", at: location)
-        } else if name.utf8.count > limit, name.unicodeScalars.count > limit {
+        } else if name.utf8.count > Self.maximumNameBytes {
             report(
-                .invalidProgramName, "a name is too long", at: location, expected: "at most \(limit) characters",
-                found: "\(name.unicodeScalars.count)")
+                .invalidProgramName, "a name is too long", at: location,
+                expected: "at most \(Self.maximumNameBytes) bytes",
+                found: "\(name.utf8.count)")
         } else if name.unicodeScalars.contains(where: { $0.value < 0x20 || (0x7F...0x9F).contains($0.value) }) {
             report(.invalidProgramName, "a name has a control character", at: location, found: name)
         }
@@ -200,7 +201,7 @@ struct ProgramConversion {
     }
 
     private mutating func convert(tensor: Statepack__Program__V1__StoredTensor, _ number: Int) {
-        let tensorName = name(tensor.name, "tensor \(number)", limit: 1024)
+        let tensorName = name(tensor.name, "tensor \(number)")
         let location = "tensor `\(tensorName)`"
         let type = scalarType(tensor.scalar_type, location)
         var shape: [Int] = []
@@ -236,7 +237,7 @@ struct ProgramConversion {
             report(.invalidTensor, "a tensor is both inline and in the weights file", at: location)
         }
         var aliases: [String] = []
-        for pointer in list(tensor.n_aliases, tensor.aliases) { aliases.append(name(pointer, location, limit: 1024)) }
+        for pointer in list(tensor.n_aliases, tensor.aliases) { aliases.append(name(pointer, location)) }
         result.tensors.append(
             .init(
                 name: tensorName, scalarType: type, shape: shape,
@@ -282,7 +283,7 @@ struct ProgramConversion {
                 found: "\(state.source.rawValue)")
             source = .buffer
         }
-        let sourceName = name(state.source_name, location, limit: 1024)
+        let sourceName = name(state.source_name, location)
         let type = ValueType(
             scalarType(state.scalar_type, location), shape(state.n_shape, state.shape, location))
         let splat = bytes(state.initial_splat)

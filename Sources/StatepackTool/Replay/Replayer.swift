@@ -344,10 +344,16 @@ package struct Replayer {
     private mutating func note(
         _ found: NDArray, _ expected: NDArray, _ what: String, _ sequence: Int, _ place: String
     ) {
-        if reset != nil { return }
+        if reset == nil { reset = Self.resetFinding(found, expected, what, sequence, place) }
+    }
+
+    /// What is wrong with a value of a repeated run: nothing when its bytes are those of the first.
+    package static func resetFinding(
+        _ found: NDArray, _ expected: NDArray, _ what: String, _ sequence: Int, _ place: String
+    ) -> Diagnostic? {
         let isSame = found.withBytes { a in expected.withBytes { b in haveSameBytes(a, b) } }
-        if isSame { return }
-        reset = Diagnostic(
+        if isSame { return nil }
+        return Diagnostic(
             .replayReset, "\(what) has other bytes when two sequences start afresh and run in turns",
             at: place, expected: "the bytes of the first run", found: "other bytes in sequence \(sequence)")
     }

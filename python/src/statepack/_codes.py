@@ -114,7 +114,6 @@ OUT_OF_MEMORY = "E0613"
 MALFORMED_FUNCTION = "E0614"
 UNKNOWN_KERNEL = "E0615"
 DYNAMIC_STATE = "E0616"
-USAGE = "E0701"
 UNKNOWN_OPTION = "E0702"
 UNKNOWN_COMMAND = "E0703"
 MISSING_OPTION_VALUE = "E0704"
@@ -260,7 +259,6 @@ EXPLANATIONS = {
     "E0614": ("a function of the bundle cannot be prepared for these sizes", "convert the model again; the message names the instruction"),
     "E0615": ("the bundle needs a kernel that this version does not have", "update statepack, or convert the model with this version"),
     "E0616": ("a state with a dynamic size has no initial value of a fixed shape", "give the shape: initialValue(ofState:shape:)"),
-    "E0701": ("the command line is not understood", "run the command with --help"),
     "E0702": ("the command does not have that option", "the command's --help lists its options"),
     "E0703": ("there is no such command", "statepack --help lists the commands"),
     "E0704": ("an option that takes a value stands without one", "write --option VALUE, or --option=VALUE when the value starts with a dash"),
@@ -407,7 +405,6 @@ EXIT_CODES = {
     "E0614": 1,
     "E0615": 4,
     "E0616": 1,
-    "E0701": 2,
     "E0702": 2,
     "E0703": 2,
     "E0704": 2,

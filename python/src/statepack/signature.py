@@ -20,7 +20,8 @@ from .diagnostics import Diagnostic, ExportError
 from .scalar_types import describe
 from .sources import source_of
 
-MAXIMUM_NAME_LENGTH = 300
+#: Of UTF-8, as schemas/README.md says.
+MAXIMUM_NAME_BYTES = 1024
 
 
 @dataclass
@@ -270,8 +271,9 @@ def invalid_name_reason(name: object) -> str | None:
         return f"{type(name).__name__} instead of str"
     if not name:
         return "empty"
-    if len(name) > MAXIMUM_NAME_LENGTH:
-        return f"{len(name)} characters"
+    count = len(name.encode(errors="surrogatepass"))
+    if count > MAXIMUM_NAME_BYTES:
+        return f"{count} bytes"
     if any(ord(c) < 0x20 or 0x7F <= ord(c) <= 0x9F or 0xD800 <= ord(c) <= 0xDFFF for c in name):
         return "has a control character or half a surrogate pair"
     return None
@@ -285,7 +287,7 @@ def check_name(what: str, name: object, where: str) -> Diagnostic | None:
         codes.INVALID_NAME,
         f"{what} name {name!r:.80} cannot be used",
         where,
-        expected=f"1 to {MAXIMUM_NAME_LENGTH} visible characters",
+        expected=f"1 to {MAXIMUM_NAME_BYTES} bytes of visible characters",
         found=reason,
     )
 
