@@ -8,6 +8,7 @@ test: setup ## everything CI runs: lint, build, pytest, swift test, the steps of
 	@$(TIMED) "kernel tests under AddressSanitizer" $(MAKE) --no-print-directory test-kernels-asan
 	@$(TIMED) "thread pool under ThreadSanitizer" $(MAKE) --no-print-directory test-kernels-tsan
 	@$(TIMED) "swift test" $(SWIFT) test -c release --skip-build
+	@$(MAKE) --no-print-directory test-address
 	@$(MAKE) --no-print-directory example-01 example-02
 	@echo "make test: everything passed"
 
@@ -32,9 +33,9 @@ test-swift: build ## swift test alone
 
 # A build tree of its own: what the sanitizer instruments serves nothing else.
 .PHONY: test-address
-test-address: setup-packages ## the file readers' tests under AddressSanitizer
-	@ASAN_OPTIONS=detect_leaks=0 $(TIMED) "tests under AddressSanitizer" $(SWIFT) test -c release --sanitize=address \
-		--scratch-path .build/address --filter '^(BundleTests|CompilerTests\.Import|RuntimeTests)'
+test-address: setup-packages ## tests of files, runtime and commands under AddressSanitizer
+	@ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 $(TIMED) "tests under AddressSanitizer" $(SWIFT) test -c release --sanitize=address \
+		--scratch-path .build/address --filter '^(BundleTests|CompilerTests\.Import|RuntimeTests|ToolTests)'
 
 # torch 2.15.0 brings gigabytes of libraries: not part of `make test`.
 .PHONY: test-torch-latest
