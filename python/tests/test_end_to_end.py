@@ -448,6 +448,78 @@ def changed_example(path: pathlib.Path, change: Callable[[Any], None]) -> pathli
     return path
 
 
+class SharedCache(nn.Module):
+    """What the two functions of the test below have in common."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("cache", torch.zeros(16, 8))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+
+
+class SharedPrefill(SharedCache):
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        self.cache.index_copy_(0, positions, self.linear(x))
+        self.count.add_(x.shape[0])
+        return self.cache.sum(0)
+
+
+class SharedDecode(SharedCache):
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        self.cache[positions] = self.linear(x)
+        self.count.add_(1)
+        return self.cache.mean(0) + self.count
+
+
+def test_two_functions_run_on_one_set_of_states(tmp_path: pathlib.Path) -> None:
+    torch.manual_seed(7)
+    prefill, decode = SharedPrefill().eval(), SharedDecode().eval()
+    decode.linear = prefill.linear
+    rows = torch.export.Dim("rows", min=2, max=16)
+    converter = statepack.TorchConverter()
+    for name, module, count, shapes in [
+        ("prefill", prefill, 4, ({0: rows}, {0: rows})),
+        ("decode", decode, 1, None),
+    ]:
+        exported = torch.export.export(
+            module, (torch.randn(count, 8), torch.arange(count)), dynamic_shapes=shapes, strict=False
+        )
+        converter.add_exported_program(
+            exported, input_names=["x", "positions"], output_names=["y"], entrypoint_name=name, module=module
+        )
+    converter.to_program().save(str(tmp_path / "two.pb"), quiet=True)
+    command("convert", tmp_path / "two.pb", "--state-names", "cache=rows,count=steps", "--require-in-place")
+    command("validate", tmp_path / "two.statepack")
+
+    # In eager PyTorch the two modules hand their buffers over; here the same two arrays serve both functions.
+    states: list[object] = []
+    steps = [
+        ("prefill", prefill, range(5)),
+        ("decode", decode, [5]),
+        ("decode", decode, [6]),
+        ("prefill", prefill, [1, 7]),
+    ]
+    former: SharedCache = prefill
+    for number, (name, module, places) in enumerate(steps):
+        module.cache, module.count = former.cache, former.count
+        former = module
+        positions = torch.tensor(list(places))
+        x = torch.randn(len(positions), 8)
+        save_file({"x": x, "positions": positions}, tmp_path / "in.safetensors")
+        files = [tmp_path / f"out{number}.safetensors", tmp_path / f"states{number}.safetensors"]
+        command(
+            "statepack", "run", tmp_path / "two.statepack", "--function", name, "--inputs", tmp_path / "in.safetensors",
+            "--outputs", files[0], "--states-out", files[1], *states,
+        )  # fmt: skip
+        states = ["--states-in", files[1]]
+        with torch.no_grad():
+            agree(load_file(files[0])["y.0"], module(x, positions))
+        kept = load_file(files[1])
+        agree(kept["rows"], module.cache)
+        assert torch.equal(kept["steps"], module.count)
+
+
 def test_the_helper_itself_changes_nothing(tmp_path: pathlib.Path) -> None:
     original = (ROOT / "examples" / "01-stateful-transformer" / "exported.pb").read_bytes()
     assert changed_example(tmp_path / "same.pb", lambda file: None).read_bytes() == original

@@ -118,3 +118,19 @@ def test_a_dynamic_state_with_different_elements_is_refused():
     assert "repeated element" in found.expected
     model = statepack.export(MutatedInput(), (torch.ones(4), torch.zeros(4)), dynamic_shapes=shapes)
     assert model.program.states[0].shape[0].postfix == [1, 0]
+
+
+def test_zeros_that_a_checkpoint_wrote_are_an_initial_value():
+    module = AddInPlace(total=torch.zeros(4))
+    module.load_state_dict(AddInPlace(total=torch.zeros(4)).state_dict())
+    assert initial_states(statepack.export(module, (X,)))["total"].tolist() == [0, 0, 0, 0]
+
+
+def test_other_values_that_a_checkpoint_wrote_are_the_authors_to_confirm():
+    module = AddInPlace(total=torch.zeros(4))
+    module.load_state_dict(AddInPlace(total=torch.full((4,), 2.0)).state_dict())
+    (found,) = refusal(lambda: statepack.export(module, (X,)))
+    assert found.code == codes.DIRTY_INITIAL_STATE
+    assert 'initial_state="current"' in found.hint
+    confirmed = statepack.export(module, (X,), initial_state="current")
+    assert initial_states(confirmed)["total"].tolist() == [2, 2, 2, 2]

@@ -368,8 +368,9 @@ def _initial_values(
         values[state.source_name] = tensor.detach().clone()
         # Tracing runs on fake tensors, so whatever was counted here was no part of the export: the module
         # ran, `exported.module()` ran, or something else wrote. Only the author knows whether that was meant.
+        # All zeros are what a cache starts as, however they came there: load_state_dict writes them, too.
         writes = version_of(tensor)
-        if initial_state != "current" and writes:
+        if initial_state != "current" and writes and torch.count_nonzero(tensor):
             findings.append(
                 dirty_state(state.source_name, where, f"{writes} in-place writes since the tensor was created")
             )
