@@ -520,6 +520,35 @@ def test_two_functions_run_on_one_set_of_states(tmp_path: pathlib.Path) -> None:
         assert torch.equal(kept["steps"], module.count)
 
 
+def test_what_may_not_be_read_or_written_is_named(tmp_path: pathlib.Path) -> None:
+    example = (ROOT / "examples/01-stateful-transformer/exported.pb").read_bytes()
+    (tmp_path / "exported.pb").write_bytes(example)
+    command("convert", tmp_path / "exported.pb")
+    (tmp_path / "closed.pb").write_bytes(example)
+    (tmp_path / "closed.pb").chmod(0)
+    (tmp_path / "closed.statepack").write_bytes((tmp_path / "exported.statepack").read_bytes())
+    (tmp_path / "closed.statepack").chmod(0)
+    (tmp_path / "folder").mkdir(mode=0o500)
+    # Root ignores mode bits, unless it gives up the two capabilities that let it.
+    capabilities = "-dac_override,-dac_read_search"
+    as_anybody = ["setpriv", "--bounding-set", capabilities, "--inh-caps", capabilities] if os.getuid() == 0 else []
+    before = sorted(tmp_path.rglob("*"))
+    for words, exit_code, code in [
+        (["convert", tmp_path / "closed.pb"], 3, "E0104"),
+        (["validate", tmp_path / "closed.pb"], 3, "E0104"),
+        (["validate", tmp_path / "closed.statepack"], 3, "E0504"),
+        (["convert", tmp_path / "exported.pb", "-o", tmp_path / "folder" / "m.statepack"], 5, "E0550"),
+        (["convert", tmp_path / "exported.pb", "--report", tmp_path / "folder" / "r.json"], 5, "E0731"),
+    ]:
+        run = subprocess.run(
+            [*as_anybody, BIN / str(words[0]), *map(str, words[1:])], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == exit_code, run.stderr
+        assert run.stderr.startswith(f"error[{code}]: "), run.stderr
+        assert str(tmp_path) in run.stderr
+        assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_the_helper_itself_changes_nothing(tmp_path: pathlib.Path) -> None:
     original = (ROOT / "examples" / "01-stateful-transformer" / "exported.pb").read_bytes()
     assert changed_example(tmp_path / "same.pb", lambda file: None).read_bytes() == original
