@@ -174,7 +174,14 @@ def test_an_interrupted_convert_leaves_nothing(
     number: signal.Signals, model_2048: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     exported = model_2048.parent / "exported.pb"
-    with subprocess.Popen([BIN / "convert", exported, "-o", tmp_path / "model.statepack"]) as convert:
+
+    def heed_signals() -> None:
+        # A shell that starts a job in the background has it ignore SIGINT, and so would everything below it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(
+        [BIN / "convert", exported, "-o", tmp_path / "model.statepack"], preexec_fn=heed_signals
+    ) as convert:
         deadline = time.monotonic() + 60
         while not holds_a_file_in(convert.pid, tmp_path):
             assert convert.poll() is None, "convert ended before it could be interrupted"
