@@ -322,6 +322,96 @@ void   statepack__program__v1__function__free_unpacked
   assert(message->base.descriptor == &statepack__program__v1__function__descriptor);
   protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
 }
+void   statepack__program__v1__context_rules__init
+                     (Statepack__Program__V1__ContextRules         *message)
+{
+  static const Statepack__Program__V1__ContextRules init_value = STATEPACK__PROGRAM__V1__CONTEXT_RULES__INIT;
+  *message = init_value;
+}
+size_t statepack__program__v1__context_rules__get_packed_size
+                     (const Statepack__Program__V1__ContextRules *message)
+{
+  assert(message->base.descriptor == &statepack__program__v1__context_rules__descriptor);
+  return protobuf_c_message_get_packed_size ((const ProtobufCMessage*)(message));
+}
+size_t statepack__program__v1__context_rules__pack
+                     (const Statepack__Program__V1__ContextRules *message,
+                      uint8_t       *out)
+{
+  assert(message->base.descriptor == &statepack__program__v1__context_rules__descriptor);
+  return protobuf_c_message_pack ((const ProtobufCMessage*)message, out);
+}
+size_t statepack__program__v1__context_rules__pack_to_buffer
+                     (const Statepack__Program__V1__ContextRules *message,
+                      ProtobufCBuffer *buffer)
+{
+  assert(message->base.descriptor == &statepack__program__v1__context_rules__descriptor);
+  return protobuf_c_message_pack_to_buffer ((const ProtobufCMessage*)message, buffer);
+}
+Statepack__Program__V1__ContextRules *
+       statepack__program__v1__context_rules__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data)
+{
+  return (Statepack__Program__V1__ContextRules *)
+     protobuf_c_message_unpack (&statepack__program__v1__context_rules__descriptor,
+                                allocator, len, data);
+}
+void   statepack__program__v1__context_rules__free_unpacked
+                     (Statepack__Program__V1__ContextRules *message,
+                      ProtobufCAllocator *allocator)
+{
+  if(!message)
+    return;
+  assert(message->base.descriptor == &statepack__program__v1__context_rules__descriptor);
+  protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
+}
+void   statepack__program__v1__context_axis__init
+                     (Statepack__Program__V1__ContextAxis         *message)
+{
+  static const Statepack__Program__V1__ContextAxis init_value = STATEPACK__PROGRAM__V1__CONTEXT_AXIS__INIT;
+  *message = init_value;
+}
+size_t statepack__program__v1__context_axis__get_packed_size
+                     (const Statepack__Program__V1__ContextAxis *message)
+{
+  assert(message->base.descriptor == &statepack__program__v1__context_axis__descriptor);
+  return protobuf_c_message_get_packed_size ((const ProtobufCMessage*)(message));
+}
+size_t statepack__program__v1__context_axis__pack
+                     (const Statepack__Program__V1__ContextAxis *message,
+                      uint8_t       *out)
+{
+  assert(message->base.descriptor == &statepack__program__v1__context_axis__descriptor);
+  return protobuf_c_message_pack ((const ProtobufCMessage*)message, out);
+}
+size_t statepack__program__v1__context_axis__pack_to_buffer
+                     (const Statepack__Program__V1__ContextAxis *message,
+                      ProtobufCBuffer *buffer)
+{
+  assert(message->base.descriptor == &statepack__program__v1__context_axis__descriptor);
+  return protobuf_c_message_pack_to_buffer ((const ProtobufCMessage*)message, buffer);
+}
+Statepack__Program__V1__ContextAxis *
+       statepack__program__v1__context_axis__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data)
+{
+  return (Statepack__Program__V1__ContextAxis *)
+     protobuf_c_message_unpack (&statepack__program__v1__context_axis__descriptor,
+                                allocator, len, data);
+}
+void   statepack__program__v1__context_axis__free_unpacked
+                     (Statepack__Program__V1__ContextAxis *message,
+                      ProtobufCAllocator *allocator)
+{
+  if(!message)
+    return;
+  assert(message->base.descriptor == &statepack__program__v1__context_axis__descriptor);
+  protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
+}
 void   statepack__program__v1__value__init
                      (Statepack__Program__V1__Value         *message)
 {
@@ -1477,7 +1567,7 @@ const ProtobufCEnumDescriptor statepack__program__v1__state__source__descriptor 
   statepack__program__v1__state__source__value_ranges,
   NULL,NULL,NULL,NULL   /* reserved[1234] */
 };
-static const ProtobufCFieldDescriptor statepack__program__v1__state__field_descriptors[8] =
+static const ProtobufCFieldDescriptor statepack__program__v1__state__field_descriptors[9] =
 {
   {
     "name",
@@ -1575,8 +1665,21 @@ static const ProtobufCFieldDescriptor statepack__program__v1__state__field_descr
     0,             /* flags */
     0,NULL,NULL    /* reserved1,reserved2, etc */
   },
+  {
+    "initial_digest",
+    9,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BYTES,
+    0,   /* quantifier_offset */
+    offsetof(Statepack__Program__V1__State, initial_digest),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
 };
 static const unsigned statepack__program__v1__state__field_indices_by_name[] = {
+  8,   /* field[8] = initial_digest */
   5,   /* field[5] = initial_splat */
   6,   /* field[6] = initial_tensor */
   0,   /* field[0] = name */
@@ -1589,7 +1692,7 @@ static const unsigned statepack__program__v1__state__field_indices_by_name[] = {
 static const ProtobufCIntRange statepack__program__v1__state__number_ranges[1 + 1] =
 {
   { 1, 0 },
-  { 0, 8 }
+  { 0, 9 }
 };
 const ProtobufCMessageDescriptor statepack__program__v1__state__descriptor =
 {
@@ -1599,14 +1702,14 @@ const ProtobufCMessageDescriptor statepack__program__v1__state__descriptor =
   "Statepack__Program__V1__State",
   "statepack.program.v1",
   sizeof(Statepack__Program__V1__State),
-  8,
+  9,
   statepack__program__v1__state__field_descriptors,
   statepack__program__v1__state__field_indices_by_name,
   1,  statepack__program__v1__state__number_ranges,
   (ProtobufCMessageInit) statepack__program__v1__state__init,
   NULL,NULL,NULL    /* reserved[123] */
 };
-static const ProtobufCFieldDescriptor statepack__program__v1__function__field_descriptors[7] =
+static const ProtobufCFieldDescriptor statepack__program__v1__function__field_descriptors[8] =
 {
   {
     "name",
@@ -1692,9 +1795,22 @@ static const ProtobufCFieldDescriptor statepack__program__v1__function__field_de
     0,             /* flags */
     0,NULL,NULL    /* reserved1,reserved2, etc */
   },
+  {
+    "context",
+    8,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_MESSAGE,
+    0,   /* quantifier_offset */
+    offsetof(Statepack__Program__V1__Function, context),
+    &statepack__program__v1__context_rules__descriptor,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
 };
 static const unsigned statepack__program__v1__function__field_indices_by_name[] = {
   5,   /* field[5] = constants */
+  7,   /* field[7] = context */
   2,   /* field[2] = inputs */
   0,   /* field[0] = name */
   6,   /* field[6] = nodes */
@@ -1705,7 +1821,7 @@ static const unsigned statepack__program__v1__function__field_indices_by_name[] 
 static const ProtobufCIntRange statepack__program__v1__function__number_ranges[1 + 1] =
 {
   { 1, 0 },
-  { 0, 7 }
+  { 0, 8 }
 };
 const ProtobufCMessageDescriptor statepack__program__v1__function__descriptor =
 {
@@ -1715,11 +1831,113 @@ const ProtobufCMessageDescriptor statepack__program__v1__function__descriptor =
   "Statepack__Program__V1__Function",
   "statepack.program.v1",
   sizeof(Statepack__Program__V1__Function),
-  7,
+  8,
   statepack__program__v1__function__field_descriptors,
   statepack__program__v1__function__field_indices_by_name,
   1,  statepack__program__v1__function__number_ranges,
   (ProtobufCMessageInit) statepack__program__v1__function__init,
+  NULL,NULL,NULL    /* reserved[123] */
+};
+static const ProtobufCFieldDescriptor statepack__program__v1__context_rules__field_descriptors[2] =
+{
+  {
+    "positions",
+    1,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Statepack__Program__V1__ContextRules, positions),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "axes",
+    2,
+    PROTOBUF_C_LABEL_REPEATED,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Statepack__Program__V1__ContextRules, n_axes),
+    offsetof(Statepack__Program__V1__ContextRules, axes),
+    &statepack__program__v1__context_axis__descriptor,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+};
+static const unsigned statepack__program__v1__context_rules__field_indices_by_name[] = {
+  1,   /* field[1] = axes */
+  0,   /* field[0] = positions */
+};
+static const ProtobufCIntRange statepack__program__v1__context_rules__number_ranges[1 + 1] =
+{
+  { 1, 0 },
+  { 0, 2 }
+};
+const ProtobufCMessageDescriptor statepack__program__v1__context_rules__descriptor =
+{
+  PROTOBUF_C__MESSAGE_DESCRIPTOR_MAGIC,
+  "statepack.program.v1.ContextRules",
+  "ContextRules",
+  "Statepack__Program__V1__ContextRules",
+  "statepack.program.v1",
+  sizeof(Statepack__Program__V1__ContextRules),
+  2,
+  statepack__program__v1__context_rules__field_descriptors,
+  statepack__program__v1__context_rules__field_indices_by_name,
+  1,  statepack__program__v1__context_rules__number_ranges,
+  (ProtobufCMessageInit) statepack__program__v1__context_rules__init,
+  NULL,NULL,NULL    /* reserved[123] */
+};
+static const ProtobufCFieldDescriptor statepack__program__v1__context_axis__field_descriptors[2] =
+{
+  {
+    "state",
+    1,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Statepack__Program__V1__ContextAxis, state),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "axis",
+    2,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Statepack__Program__V1__ContextAxis, axis),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+};
+static const unsigned statepack__program__v1__context_axis__field_indices_by_name[] = {
+  1,   /* field[1] = axis */
+  0,   /* field[0] = state */
+};
+static const ProtobufCIntRange statepack__program__v1__context_axis__number_ranges[1 + 1] =
+{
+  { 1, 0 },
+  { 0, 2 }
+};
+const ProtobufCMessageDescriptor statepack__program__v1__context_axis__descriptor =
+{
+  PROTOBUF_C__MESSAGE_DESCRIPTOR_MAGIC,
+  "statepack.program.v1.ContextAxis",
+  "ContextAxis",
+  "Statepack__Program__V1__ContextAxis",
+  "statepack.program.v1",
+  sizeof(Statepack__Program__V1__ContextAxis),
+  2,
+  statepack__program__v1__context_axis__field_descriptors,
+  statepack__program__v1__context_axis__field_indices_by_name,
+  1,  statepack__program__v1__context_axis__number_ranges,
+  (ProtobufCMessageInit) statepack__program__v1__context_axis__init,
   NULL,NULL,NULL    /* reserved[123] */
 };
 static const ProtobufCFieldDescriptor statepack__program__v1__value__field_descriptors[2] =

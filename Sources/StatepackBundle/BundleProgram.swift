@@ -57,16 +57,19 @@ package struct BundleProgram: Hashable, Sendable {
         package var scalarType: ScalarType
         package var shape: [SizeExpression]
         package var initialValue: InitialValue
+        /// SHA-256 of an initial tensor's elements, 32 bytes; empty with a splat.
+        package var initialDigest: [UInt8]
 
         package init(
             name: String, sourceName: String, scalarType: ScalarType, shape: [SizeExpression],
-            initialValue: InitialValue
+            initialValue: InitialValue, initialDigest: [UInt8] = []
         ) {
             self.name = name
             self.sourceName = sourceName
             self.scalarType = scalarType
             self.shape = shape
             self.initialValue = initialValue
+            self.initialDigest = initialDigest
         }
     }
 
@@ -173,10 +176,12 @@ package struct BundleProgram: Hashable, Sendable {
         package var symbolSources: [SymbolSource]
         package var values: [Value]
         package var instructions: [Instruction]
+        /// Nil when the author declared none.
+        package var context: ContextRules?
 
         package init(
             name: String, inputs: [NamedValue], outputs: [NamedValue], states: [FunctionState],
-            symbolSources: [SymbolSource], values: [Value], instructions: [Instruction]
+            symbolSources: [SymbolSource], values: [Value], instructions: [Instruction], context: ContextRules? = nil
         ) {
             self.name = name
             self.inputs = inputs
@@ -185,6 +190,7 @@ package struct BundleProgram: Hashable, Sendable {
             self.symbolSources = symbolSources
             self.values = values
             self.instructions = instructions
+            self.context = context
         }
     }
 

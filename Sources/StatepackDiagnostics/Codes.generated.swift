@@ -55,6 +55,8 @@ extension Diagnostic.Code {
     public static let unusableBuild = Diagnostic.Code("E0026")
     /// a package that exporting needs is not installed
     public static let missingPackage = Diagnostic.Code("E0027")
+    /// the declared context does not fit the function: its positions, a state or an axis
+    public static let contextMismatch = Diagnostic.Code("E0028")
     /// the file cannot be opened or read
     public static let unreadableFile = Diagnostic.Code("E0101")
     /// there is no file at the path
@@ -187,6 +189,8 @@ extension Diagnostic.Code {
     public static let bundleLifetime = Diagnostic.Code("E0540")
     /// a function and the bundle's state table disagree about a state
     public static let bundleState = Diagnostic.Code("E0541")
+    /// the context rules of a function do not fit its inputs and states
+    public static let bundleContext = Diagnostic.Code("E0542")
     /// the bundle could not be written
     public static let bundleWriteFailed = Diagnostic.Code("E0550")
     /// there is no space left for the bundle
@@ -223,6 +227,10 @@ extension Diagnostic.Code {
     public static let unknownKernel = Diagnostic.Code("E0615")
     /// a state with a dynamic size has no initial value of a fixed shape
     public static let dynamicState = Diagnostic.Code("E0616")
+    /// the positions of a run reach the capacity of a state
+    public static let contextFull = Diagnostic.Code("E0617")
+    /// a position of a run is negative, or leaves out rows beyond the capacity of a state
+    public static let positionOutOfRange = Diagnostic.Code("E0618")
     /// the command does not have that option
     public static let unknownOption = Diagnostic.Code("E0702")
     /// there is no such command
@@ -422,6 +430,11 @@ extension Diagnostic.Code {
             .missingPackage, "missingPackage",
             "a package that exporting needs is not installed",
             "install this package with its extra: pip install '.[export]'", 2
+        ),
+        (
+            .contextMismatch, "contextMismatch",
+            "the declared context does not fit the function: its positions, a state or an axis",
+            "name an int32 or int64 input, states that it indexes, and the axis that it indexes", 1
         ),
         (
             .unreadableFile, "unreadableFile",
@@ -754,6 +767,11 @@ extension Diagnostic.Code {
             "convert again", 3
         ),
         (
+            .bundleContext, "bundleContext",
+            "the context rules of a function do not fit its inputs and states",
+            "convert again", 3
+        ),
+        (
             .bundleWriteFailed, "bundleWriteFailed",
             "the bundle could not be written",
             "check the folder and its permissions; a former file is left as it was", 5
@@ -842,6 +860,16 @@ extension Diagnostic.Code {
             .dynamicState, "dynamicState",
             "a state with a dynamic size has no initial value of a fixed shape",
             "give the shape: initialValue(ofState:shape:)", 1
+        ),
+        (
+            .contextFull, "contextFull",
+            "the positions of a run reach the capacity of a state",
+            "start from fresh states, drop old rows, or export with a larger capacity; all states are as they were", 1
+        ),
+        (
+            .positionOutOfRange, "positionOutOfRange",
+            "a position of a run is negative, or leaves out rows beyond the capacity of a state",
+            "positions count from 0 and follow each other; all states are as they were", 1
         ),
         (
             .unknownOption, "unknownOption",

@@ -58,10 +58,12 @@ package struct Program: Hashable, Sendable {
         /// `.tensor` indexes `tensors`.
         package var initialValue: BundleProgram.InitialValue
         package var isNamedByAuthor: Bool
+        /// SHA-256 of an initial tensor's elements, 32 bytes; empty with a splat.
+        package var initialDigest: [UInt8]
 
         package init(
             name: String, source: StateSource, sourceName: String, type: ValueType,
-            initialValue: BundleProgram.InitialValue, isNamedByAuthor: Bool
+            initialValue: BundleProgram.InitialValue, isNamedByAuthor: Bool, initialDigest: [UInt8] = []
         ) {
             self.name = name
             self.source = source
@@ -69,6 +71,7 @@ package struct Program: Hashable, Sendable {
             self.type = type
             self.initialValue = initialValue
             self.isNamedByAuthor = isNamedByAuthor
+            self.initialDigest = initialDigest
         }
     }
 
@@ -182,10 +185,12 @@ package struct Function: Hashable, Sendable {
     package var states: [StateUse]
     package var constants: [Constant]
     package var nodes: [Node]
+    /// Which input carries positions; nil when the author declared none.
+    package var context: ContextRules?
 
     package init(
         name: String, values: [ValueType] = [], inputs: [Named] = [], outputs: [Named] = [],
-        states: [StateUse] = [], constants: [Constant] = [], nodes: [Node] = []
+        states: [StateUse] = [], constants: [Constant] = [], nodes: [Node] = [], context: ContextRules? = nil
     ) {
         self.name = name
         self.values = values
@@ -194,6 +199,7 @@ package struct Function: Hashable, Sendable {
         self.states = states
         self.constants = constants
         self.nodes = nodes
+        self.context = context
     }
 
     package subscript(id: ValueID) -> ValueType {

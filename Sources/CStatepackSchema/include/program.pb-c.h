@@ -22,6 +22,8 @@ typedef struct Statepack__Program__V1__Size Statepack__Program__V1__Size;
 typedef struct Statepack__Program__V1__StoredTensor Statepack__Program__V1__StoredTensor;
 typedef struct Statepack__Program__V1__State Statepack__Program__V1__State;
 typedef struct Statepack__Program__V1__Function Statepack__Program__V1__Function;
+typedef struct Statepack__Program__V1__ContextRules Statepack__Program__V1__ContextRules;
+typedef struct Statepack__Program__V1__ContextAxis Statepack__Program__V1__ContextAxis;
 typedef struct Statepack__Program__V1__Value Statepack__Program__V1__Value;
 typedef struct Statepack__Program__V1__NamedValue Statepack__Program__V1__NamedValue;
 typedef struct Statepack__Program__V1__FunctionState Statepack__Program__V1__FunctionState;
@@ -220,10 +222,15 @@ struct  Statepack__Program__V1__State
    * True when the author chose the name, false when it is the default (the qualified buffer name).
    */
   protobuf_c_boolean named_by_author;
+  /*
+   * SHA-256 of the initial tensor's row-major little-endian elements, 32 bytes; empty with a splat. Here
+   * so that contracts can be compared without reading weights; a reader that has the tensor compares.
+   */
+  ProtobufCBinaryData initial_digest;
 };
 #define STATEPACK__PROGRAM__V1__STATE__INIT \
  { PROTOBUF_C_MESSAGE_INIT (&statepack__program__v1__state__descriptor) \
-    , (char *)protobuf_c_empty_string, STATEPACK__PROGRAM__V1__STATE__SOURCE__SOURCE_UNSPECIFIED, (char *)protobuf_c_empty_string, STATEPACK__PROGRAM__V1__SCALAR_TYPE__SCALAR_TYPE_UNSPECIFIED, 0,NULL, {0,NULL}, 0, 0 }
+    , (char *)protobuf_c_empty_string, STATEPACK__PROGRAM__V1__STATE__SOURCE__SOURCE_UNSPECIFIED, (char *)protobuf_c_empty_string, STATEPACK__PROGRAM__V1__SCALAR_TYPE__SCALAR_TYPE_UNSPECIFIED, 0,NULL, {0,NULL}, 0, 0, {0,NULL} }
 
 
 /*
@@ -248,10 +255,51 @@ struct  Statepack__Program__V1__Function
   Statepack__Program__V1__ConstantValue **constants;
   size_t n_nodes;
   Statepack__Program__V1__Node **nodes;
+  /*
+   * Present when the author declared which input carries positions.
+   */
+  Statepack__Program__V1__ContextRules *context;
 };
 #define STATEPACK__PROGRAM__V1__FUNCTION__INIT \
  { PROTOBUF_C_MESSAGE_INIT (&statepack__program__v1__function__descriptor) \
-    , (char *)protobuf_c_empty_string, 0,NULL, 0,NULL, 0,NULL, 0,NULL, 0,NULL, 0,NULL }
+    , (char *)protobuf_c_empty_string, 0,NULL, 0,NULL, 0,NULL, 0,NULL, 0,NULL, 0,NULL, NULL }
+
+
+/*
+ * Which input carries positions, and which axes of the states they index. Every element of that input
+ * must be at least 0 and less than the length of each of these axes, the capacity; whoever runs the
+ * function checks that before the first write.
+ */
+struct  Statepack__Program__V1__ContextRules
+{
+  ProtobufCMessage base;
+  /*
+   * Index into Function.inputs: an int32 or int64 input.
+   */
+  uint32_t positions;
+  /*
+   * One or more, each state once, in the order of the function's states.
+   */
+  size_t n_axes;
+  Statepack__Program__V1__ContextAxis **axes;
+};
+#define STATEPACK__PROGRAM__V1__CONTEXT_RULES__INIT \
+ { PROTOBUF_C_MESSAGE_INIT (&statepack__program__v1__context_rules__descriptor) \
+    , 0, 0,NULL }
+
+
+struct  Statepack__Program__V1__ContextAxis
+{
+  ProtobufCMessage base;
+  /*
+   * Index into Program.states; the function uses that state.
+   */
+  uint32_t state;
+  uint32_t axis;
+};
+#define STATEPACK__PROGRAM__V1__CONTEXT_AXIS__INIT \
+ { PROTOBUF_C_MESSAGE_INIT (&statepack__program__v1__context_axis__descriptor) \
+    , 0, 0 }
 
 
 struct  Statepack__Program__V1__Value
@@ -673,6 +721,44 @@ Statepack__Program__V1__Function *
 void   statepack__program__v1__function__free_unpacked
                      (Statepack__Program__V1__Function *message,
                       ProtobufCAllocator *allocator);
+/* Statepack__Program__V1__ContextRules methods */
+void   statepack__program__v1__context_rules__init
+                     (Statepack__Program__V1__ContextRules         *message);
+size_t statepack__program__v1__context_rules__get_packed_size
+                     (const Statepack__Program__V1__ContextRules   *message);
+size_t statepack__program__v1__context_rules__pack
+                     (const Statepack__Program__V1__ContextRules   *message,
+                      uint8_t             *out);
+size_t statepack__program__v1__context_rules__pack_to_buffer
+                     (const Statepack__Program__V1__ContextRules   *message,
+                      ProtobufCBuffer     *buffer);
+Statepack__Program__V1__ContextRules *
+       statepack__program__v1__context_rules__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data);
+void   statepack__program__v1__context_rules__free_unpacked
+                     (Statepack__Program__V1__ContextRules *message,
+                      ProtobufCAllocator *allocator);
+/* Statepack__Program__V1__ContextAxis methods */
+void   statepack__program__v1__context_axis__init
+                     (Statepack__Program__V1__ContextAxis         *message);
+size_t statepack__program__v1__context_axis__get_packed_size
+                     (const Statepack__Program__V1__ContextAxis   *message);
+size_t statepack__program__v1__context_axis__pack
+                     (const Statepack__Program__V1__ContextAxis   *message,
+                      uint8_t             *out);
+size_t statepack__program__v1__context_axis__pack_to_buffer
+                     (const Statepack__Program__V1__ContextAxis   *message,
+                      ProtobufCBuffer     *buffer);
+Statepack__Program__V1__ContextAxis *
+       statepack__program__v1__context_axis__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data);
+void   statepack__program__v1__context_axis__free_unpacked
+                     (Statepack__Program__V1__ContextAxis *message,
+                      ProtobufCAllocator *allocator);
 /* Statepack__Program__V1__Value methods */
 void   statepack__program__v1__value__init
                      (Statepack__Program__V1__Value         *message);
@@ -981,6 +1067,12 @@ typedef void (*Statepack__Program__V1__State_Closure)
 typedef void (*Statepack__Program__V1__Function_Closure)
                  (const Statepack__Program__V1__Function *message,
                   void *closure_data);
+typedef void (*Statepack__Program__V1__ContextRules_Closure)
+                 (const Statepack__Program__V1__ContextRules *message,
+                  void *closure_data);
+typedef void (*Statepack__Program__V1__ContextAxis_Closure)
+                 (const Statepack__Program__V1__ContextAxis *message,
+                  void *closure_data);
 typedef void (*Statepack__Program__V1__Value_Closure)
                  (const Statepack__Program__V1__Value *message,
                   void *closure_data);
@@ -1041,6 +1133,8 @@ extern const ProtobufCMessageDescriptor statepack__program__v1__stored_tensor__d
 extern const ProtobufCMessageDescriptor statepack__program__v1__state__descriptor;
 extern const ProtobufCEnumDescriptor    statepack__program__v1__state__source__descriptor;
 extern const ProtobufCMessageDescriptor statepack__program__v1__function__descriptor;
+extern const ProtobufCMessageDescriptor statepack__program__v1__context_rules__descriptor;
+extern const ProtobufCMessageDescriptor statepack__program__v1__context_axis__descriptor;
 extern const ProtobufCMessageDescriptor statepack__program__v1__value__descriptor;
 extern const ProtobufCMessageDescriptor statepack__program__v1__named_value__descriptor;
 extern const ProtobufCMessageDescriptor statepack__program__v1__function_state__descriptor;

@@ -30,6 +30,7 @@ OUTPUT_NOT_TENSOR = "E0024"
 OUTPUT_NOT_WRITTEN = "E0025"
 UNUSABLE_BUILD = "E0026"
 MISSING_PACKAGE = "E0027"
+CONTEXT_MISMATCH = "E0028"
 UNREADABLE_FILE = "E0101"
 FILE_NOT_FOUND = "E0102"
 NOT_A_FILE = "E0103"
@@ -96,6 +97,7 @@ BUNDLE_STORAGE = "E0538"
 BUNDLE_WRITE = "E0539"
 BUNDLE_LIFETIME = "E0540"
 BUNDLE_STATE = "E0541"
+BUNDLE_CONTEXT = "E0542"
 BUNDLE_WRITE_FAILED = "E0550"
 BUNDLE_DISK_FULL = "E0551"
 BUNDLE_NOT_ENCODABLE = "E0552"
@@ -114,6 +116,8 @@ OUT_OF_MEMORY = "E0613"
 MALFORMED_FUNCTION = "E0614"
 UNKNOWN_KERNEL = "E0615"
 DYNAMIC_STATE = "E0616"
+CONTEXT_FULL = "E0617"
+POSITION_OUT_OF_RANGE = "E0618"
 UNKNOWN_OPTION = "E0702"
 UNKNOWN_COMMAND = "E0703"
 MISSING_OPTION_VALUE = "E0704"
@@ -175,6 +179,7 @@ EXPLANATIONS = {
     "E0025": ("the file cannot be written", "check the folder, its permissions and the space left"),
     "E0026": ("the module:function given to the command does not build an export", "return a statepack.ExportRequest from it"),
     "E0027": ("a package that exporting needs is not installed", "install this package with its extra: pip install '.[export]'"),
+    "E0028": ("the declared context does not fit the function: its positions, a state or an axis", "name an int32 or int64 input, states that it indexes, and the axis that it indexes"),
     "E0101": ("the file cannot be opened or read", "check the path and its permissions"),
     "E0102": ("there is no file at the path", "check the path; a program's weights lie in the same folder"),
     "E0103": ("the path is a directory or a device", "pass the file itself"),
@@ -241,6 +246,7 @@ EXPLANATIONS = {
     "E0539": ("an instruction of the bundle's program writes an input, a weight or one value twice", "convert again"),
     "E0540": ("scratch memory of the bundle's program is used outside its lifetime or read before it is written", "convert again"),
     "E0541": ("a function and the bundle's state table disagree about a state", "convert again"),
+    "E0542": ("the context rules of a function do not fit its inputs and states", "convert again"),
     "E0550": ("the bundle could not be written", "check the folder and its permissions; a former file is left as it was"),
     "E0551": ("there is no space left for the bundle", "free space or write elsewhere; a former file is left as it was"),
     "E0552": ("the planned program does not fit the limits of the format", "the message names the value and the limit"),
@@ -259,6 +265,8 @@ EXPLANATIONS = {
     "E0614": ("a function of the bundle cannot be prepared for these sizes", "convert the model again; the message names the instruction"),
     "E0615": ("the bundle needs a kernel that this version does not have", "update statepack, or convert the model with this version"),
     "E0616": ("a state with a dynamic size has no initial value of a fixed shape", "give the shape: initialValue(ofState:shape:)"),
+    "E0617": ("the positions of a run reach the capacity of a state", "start from fresh states, drop old rows, or export with a larger capacity; all states are as they were"),
+    "E0618": ("a position of a run is negative, or leaves out rows beyond the capacity of a state", "positions count from 0 and follow each other; all states are as they were"),
     "E0702": ("the command does not have that option", "the command's --help lists its options"),
     "E0703": ("there is no such command", "statepack --help lists the commands"),
     "E0704": ("an option that takes a value stands without one", "write --option VALUE, or --option=VALUE when the value starts with a dash"),
@@ -321,6 +329,7 @@ EXIT_CODES = {
     "E0025": 5,
     "E0026": 2,
     "E0027": 2,
+    "E0028": 1,
     "E0101": 3,
     "E0102": 3,
     "E0103": 3,
@@ -387,6 +396,7 @@ EXIT_CODES = {
     "E0539": 3,
     "E0540": 3,
     "E0541": 3,
+    "E0542": 3,
     "E0550": 5,
     "E0551": 5,
     "E0552": 4,
@@ -405,6 +415,8 @@ EXIT_CODES = {
     "E0614": 1,
     "E0615": 4,
     "E0616": 1,
+    "E0617": 1,
+    "E0618": 1,
     "E0702": 2,
     "E0703": 2,
     "E0704": 2,

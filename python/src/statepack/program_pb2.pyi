@@ -54,6 +54,22 @@ class ConstantValue(_message.Message):
     value: int
     def __init__(self, value: _Optional[int] = ..., tensor: _Optional[int] = ...) -> None: ...
 
+class ContextAxis(_message.Message):
+    __slots__ = ["axis", "state"]
+    AXIS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    axis: int
+    state: int
+    def __init__(self, state: _Optional[int] = ..., axis: _Optional[int] = ...) -> None: ...
+
+class ContextRules(_message.Message):
+    __slots__ = ["axes", "positions"]
+    AXES_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    axes: _containers.RepeatedCompositeFieldContainer[ContextAxis]
+    positions: int
+    def __init__(self, positions: _Optional[int] = ..., axes: _Optional[_Iterable[_Union[ContextAxis, _Mapping]]] = ...) -> None: ...
+
 class ExportedFile(_message.Message):
     __slots__ = ["body_digest", "body_length", "program", "recording"]
     BODY_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -67,8 +83,9 @@ class ExportedFile(_message.Message):
     def __init__(self, body_length: _Optional[int] = ..., body_digest: _Optional[int] = ..., program: _Optional[_Union[Program, _Mapping]] = ..., recording: _Optional[_Union[Recording, _Mapping]] = ...) -> None: ...
 
 class Function(_message.Message):
-    __slots__ = ["constants", "inputs", "name", "nodes", "outputs", "states", "values"]
+    __slots__ = ["constants", "context", "inputs", "name", "nodes", "outputs", "states", "values"]
     CONSTANTS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -76,13 +93,14 @@ class Function(_message.Message):
     STATES_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     constants: _containers.RepeatedCompositeFieldContainer[ConstantValue]
+    context: ContextRules
     inputs: _containers.RepeatedCompositeFieldContainer[NamedValue]
     name: str
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     outputs: _containers.RepeatedCompositeFieldContainer[NamedValue]
     states: _containers.RepeatedCompositeFieldContainer[FunctionState]
     values: _containers.RepeatedCompositeFieldContainer[Value]
-    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[NamedValue, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[NamedValue, _Mapping]]] = ..., states: _Optional[_Iterable[_Union[FunctionState, _Mapping]]] = ..., constants: _Optional[_Iterable[_Union[ConstantValue, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[NamedValue, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[NamedValue, _Mapping]]] = ..., states: _Optional[_Iterable[_Union[FunctionState, _Mapping]]] = ..., constants: _Optional[_Iterable[_Union[ConstantValue, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., context: _Optional[_Union[ContextRules, _Mapping]] = ...) -> None: ...
 
 class FunctionState(_message.Message):
     __slots__ = ["after", "before", "state", "written_by"]
@@ -223,10 +241,11 @@ class SizeList(_message.Message):
     def __init__(self, sizes: _Optional[_Iterable[_Union[Size, _Mapping]]] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ["initial_splat", "initial_tensor", "name", "named_by_author", "scalar_type", "shape", "source", "source_name"]
+    __slots__ = ["initial_digest", "initial_splat", "initial_tensor", "name", "named_by_author", "scalar_type", "shape", "source", "source_name"]
     class Source(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     BUFFER: State.Source
+    INITIAL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     INITIAL_SPLAT_FIELD_NUMBER: _ClassVar[int]
     INITIAL_TENSOR_FIELD_NUMBER: _ClassVar[int]
     INPUT: State.Source
@@ -237,6 +256,7 @@ class State(_message.Message):
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
     SOURCE_UNSPECIFIED: State.Source
+    initial_digest: bytes
     initial_splat: bytes
     initial_tensor: int
     name: str
@@ -245,7 +265,7 @@ class State(_message.Message):
     shape: _containers.RepeatedCompositeFieldContainer[Size]
     source: State.Source
     source_name: str
-    def __init__(self, name: _Optional[str] = ..., source: _Optional[_Union[State.Source, str]] = ..., source_name: _Optional[str] = ..., scalar_type: _Optional[_Union[ScalarType, str]] = ..., shape: _Optional[_Iterable[_Union[Size, _Mapping]]] = ..., initial_splat: _Optional[bytes] = ..., initial_tensor: _Optional[int] = ..., named_by_author: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[_Union[State.Source, str]] = ..., source_name: _Optional[str] = ..., scalar_type: _Optional[_Union[ScalarType, str]] = ..., shape: _Optional[_Iterable[_Union[Size, _Mapping]]] = ..., initial_splat: _Optional[bytes] = ..., initial_tensor: _Optional[int] = ..., named_by_author: bool = ..., initial_digest: _Optional[bytes] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ["function", "inputs", "outputs", "states"]
