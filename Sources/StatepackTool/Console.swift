@@ -9,6 +9,9 @@ import Synchronization
 
 /// Where a command writes: results to one stream, diagnostics to the other.
 ///
+/// In `json` format both are kept and come out as one document when the command ends; in `github` format
+/// diagnostics are workflow commands between the results.
+///
 /// A reader that went away (`statepack inspect … | head`) ends the output silently and leaves the
 /// command's verdict as it is; any other failure to write results is remembered and becomes exit code 5.
 package final class Console: Sendable {
@@ -17,6 +20,10 @@ package final class Console: Sendable {
         var diagnostics = ""
         var failure: Int32?
         var isClosed = false
+        var format = DiagnosticFormat.text
+        /// Of the document that `finish` writes, in `json` format.
+        var document: [JSONValue.Member] = []
+        var findings: [Diagnostic] = []
     }
 
     /// File descriptors, or nil to keep the text in memory.
@@ -41,8 +48,48 @@ package final class Console: Sendable {
     /// `errno` of the first failed write of results, unless the reader just went away.
     package var resultsFailure: Int32? { state.withLock { $0.failure } }
 
-    /// Writes results as they are; the caller ends lines.
+    package var format: DiagnosticFormat { state.withLock { $0.format } }
+
+    /// Set once, before anything is written.
+    package func use(_ format: DiagnosticFormat) { state.withLock { $0.format = format } }
+
+    /// What the command found out, as a member of the document of `json` format. Other formats leave it out.
+    package func add(_ key: String, _ value: JSONValue) {
+        state.withLock { state in
+            state.document.removeAll { $0.key == key }
+            state.document.append(.init(key: key, value: value))
+        }
+    }
+
+    /// Adds the members of an object, in their order.
+    package func add(contentsOf object: JSONValue) {
+        for member in object.objectValue ?? [] { add(member.key, member.value) }
+    }
+
+    /// Ends a command. In `json` format this writes the document; what is reported later is for people.
+    ///
+    ///     {"validate": 1, …the command's members…, "exitCode": 1, "findings": […]}
+    package func finish(_ command: String, exitCode: Int32) {
+        guard format == .json else { return }
+        let (members, findings) = state.withLock { ($0.document, $0.findings) }
+        use(.text)
+        let ends: [JSONValue.Member] = [
+            .init(key: "exitCode", value: .integer(Int(exitCode))),
+            .init(key: "findings", value: .array(findings.map(\.json))),
+        ]
+        write(JSONValue.object([.init(key: command, value: 1)] + members + ends).text)
+    }
+
+    /// Writes results for people as they are; the caller ends lines. Nothing in `json` format.
     package func write(_ text: String) {
+        switch format {
+        case .text: writeResults(text)
+        case .json: break
+        case .github: writeResults(WorkflowCommand.harmless(text))
+        }
+    }
+
+    private func writeResults(_ text: String) {
         state.withLock { state in
             guard let descriptors else {
                 state.results += text
@@ -58,7 +105,13 @@ package final class Console: Sendable {
 
     package func writeLine(_ text: String = "") { write(text + "\n") }
 
-    package func report(_ diagnostic: Diagnostic) { report(line: diagnostic.description) }
+    package func report(_ diagnostic: Diagnostic) {
+        switch format {
+        case .text: report(line: diagnostic.description)
+        case .json: state.withLock { $0.findings.append(diagnostic) }
+        case .github: writeResults(WorkflowCommand().text(of: diagnostic) + "\n")
+        }
+    }
 
     package func report(line: String) {
         state.withLock { state in

@@ -44,15 +44,24 @@ struct Convert {
         var report: PendingOutput?
         let compiled = try compilation.write(
             to: output, options: options,
-            dump: { _, text in console.write(text.hasSuffix("\n") ? text : text + "\n") },
+            dump: { pass, text in
+                console.write(text.hasSuffix("\n") ? text : text + "\n")
+                console.add("dump", ["pass": .string(pass), "text": .string(text)])
+            },
             beforeWriting: { compiled in
                 for warning in compiled.report.warnings { console.report(warning) }
+                if console.format == .json {
+                    // The document has an end of its own for the warnings.
+                    let report = reportJSON(compiled, compilation.imported).objectValue ?? []
+                    console.add(contentsOf: .object(report.filter { $0.key != "convert" && $0.key != "warnings" }))
+                }
                 if let path = arguments.value("report") {
                     // Complete on disk before the bundle gets its name, so that neither comes without the other.
                     report = try PendingOutput(reportJSON(compiled, compilation.imported).text, for: path)
                 }
             })
         try report?.commit()
+        console.add("output", .string(output))
         if !arguments.has("dump-ir-after") {
             console.write(summary(compiled, output, ContinuousClock.now - start))
         }
@@ -105,6 +114,7 @@ struct Convert {
         let operators = ModelSummary.operators(imported.program.functions.lazy.flatMap(\.nodes).map(\.op))
         for entry in operators { table.add("\(entry.count)", entry.name) }
         for line in table.lines(indent: "") { console.writeLine(line) }
+        console.add("operators", .object(operators.map { .init(key: $0.name, value: .integer($0.count)) }))
         return 0
     }
 

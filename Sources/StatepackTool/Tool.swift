@@ -22,6 +22,7 @@ package enum Tool {
     /// Runs a command line (without the program's name) and returns the exit code.
     package static func run(_ program: String, _ words: [String], console: Console) async -> Int32 {
         var status: Int32
+        if let syntax = syntax(of: program) { console.use(.requested(by: words, of: syntax)) }
         do {
             status = try dispatch(program, words, console: console)
         } catch {
@@ -29,6 +30,8 @@ package enum Tool {
             for diagnostic in diagnostics { console.report(diagnostic) }
             status = DiagnosticList(diagnostics).exitCode
         }
+        let command = program == CommandSyntax.statepack.name ? words.first { !$0.hasPrefix("-") } : program
+        console.finish(command ?? program, exitCode: status)
         if let failure = console.resultsFailure {
             console.report(
                 Diagnostic(
@@ -39,21 +42,28 @@ package enum Tool {
         return status
     }
 
+    private static func syntax(of program: String) -> CommandSyntax? {
+        [CommandSyntax.convert, .validate, .statepack].first { $0.name == program }
+    }
+
     private static func dispatch(_ program: String, _ words: [String], console: Console) throws -> Int32 {
-        guard let syntax = [CommandSyntax.convert, .validate, .statepack].first(where: { $0.name == program }) else {
+        guard let syntax = syntax(of: program) else {
             throw Diagnostic(.internalError, "no program `\(program)`")
         }
         let arguments = try ArgumentParser.parse(words, for: syntax, path: program)
         if arguments.has("help") {
+            console.use(.text)
             let shown = arguments.commandPath == program ? syntax : arguments.syntax
             console.write(helpText(for: shown, path: arguments.commandPath))
             return 0
         }
         if arguments.has("version") {
+            console.use(.text)
             console.writeLine(
                 "statepack \(version) (bundle format \(BundleProgram.formatMajor).\(BundleProgram.formatMinor))")
             return 0
         }
+        try DiagnosticFormat.checkSynonym(arguments)
         switch arguments.syntax.name {
         case "convert": return try Convert(arguments, console).run()
         case "validate": return try Validate(arguments, console).run()

@@ -23,11 +23,8 @@ struct Validate {
             report.findings += Tool.diagnostics(of: error)
         }
         for finding in report.findings { console.report(finding) }
-        if arguments.has("json") {
-            console.write(report.json.text)
-        } else {
-            console.write(report.text)
-        }
+        console.add(contentsOf: report.json)
+        console.write(report.text)
         return DiagnosticList(report.findings).exitCode
     }
 
@@ -197,11 +194,9 @@ struct ValidationReport {
                 ]
             }
         return [
-            "validate": 1,
             "file": .string(file),
             "kind": kind.map { .string($0.rawValue) } ?? .null,
             "holds": .bool(errorCount == 0),
-            "exitCode": .integer(Int(DiagnosticList(findings).exitCode)),
             "bytes": [
                 "hold": bytesHold.map { .bool($0) } ?? .null, "bundleLength": .integer(fileBytes),
                 "sections": .array(sections.map { ["name": .string($0.name), "bytes": .integer($0.bytes)] }),
@@ -212,7 +207,6 @@ struct ValidationReport {
             ],
             "contract": .string(contractText),
             "replay": replayValue,
-            "findings": .array(findings.map(\.json)),
         ]
     }
 }

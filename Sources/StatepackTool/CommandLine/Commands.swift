@@ -42,6 +42,7 @@ extension CommandSyntax {
                 print the program as it stands after that pass, instead of the summary: \
                 \(Compiler.dumpablePasses.joined(separator: ", "))
                 """),
+            DiagnosticFormat.option,
             Option("list-ops", "print the operators of the exported program and stop; writes nothing"),
         ],
         notes: [
@@ -61,7 +62,8 @@ extension CommandSyntax {
         operands: [Operand(name: "MODEL", summary: "a bundle (*.statepack) or an exported program (*.pb)")],
         options: [
             descriptors,
-            Option("json", "print the report as JSON"),
+            DiagnosticFormat.option,
+            Option("json", "the same as --format json"),
             Option("no-replay", "check bytes, program and contract only"),
             threads,
         ],
