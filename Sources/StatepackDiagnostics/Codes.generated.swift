@@ -265,6 +265,8 @@ extension Diagnostic.Code {
     public static let contractShape = Diagnostic.Code("E0718")
     /// a symbol of the shapes is missing or has other bounds than the contract says
     public static let contractSymbol = Diagnostic.Code("E0719")
+    /// a function, input, state or output has another name than the contract says
+    public static let contractRenamed = Diagnostic.Code("E0720")
     /// an output of the replayed recording is outside the stored tolerance
     public static let replayOutput = Diagnostic.Code("E0721")
     /// a state of the replayed recording is outside the stored tolerance, or not bit-exact where the step only moves data
@@ -291,6 +293,12 @@ extension Diagnostic.Code {
     public static let runFunctionUnknown = Diagnostic.Code("E0744")
     /// the states file has a tensor that is no state of the function, or has another type or shape
     public static let runStateUnknown = Diagnostic.Code("E0745")
+    /// the context rules of a function are not those of the contract
+    public static let contractContext = Diagnostic.Code("E0780")
+    /// a state starts from other values than the contract says
+    public static let contractInitialValue = Diagnostic.Code("E0781")
+    /// other operators write a state than the contract says
+    public static let contractWrittenBy = Diagnostic.Code("E0782")
     /// a fault of this tool
     public static let internalError = Diagnostic.Code("E0799")
 
@@ -957,6 +965,11 @@ extension Diagnostic.Code {
             "give the Dim of the exporter the bounds of the contract, or change the contract", 1
         ),
         (
+            .contractRenamed, "contractRenamed",
+            "a function, input, state or output has another name than the contract says",
+            "keep the name in the exporter, or change the contract and the callers together", 1
+        ),
+        (
             .replayOutput, "replayOutput",
             "an output of the replayed recording is outside the stored tolerance",
             "convert again; when that does not help, report the model", 1
@@ -1020,6 +1033,21 @@ extension Diagnostic.Code {
             .runStateUnknown, "runStateUnknown",
             "the states file has a tensor that is no state of the function, or has another type or shape",
             "statepack inspect lists the states", 1
+        ),
+        (
+            .contractContext, "contractContext",
+            "the context rules of a function are not those of the contract",
+            "declare the same rules in the exporter, or change the contract and the callers together", 1
+        ),
+        (
+            .contractInitialValue, "contractInitialValue",
+            "a state starts from other values than the contract says",
+            "export a fresh module, or change the contract; no caller has to change", 1
+        ),
+        (
+            .contractWrittenBy, "contractWrittenBy",
+            "other operators write a state than the contract says",
+            "change the contract when that is meant; no caller has to change", 1
         ),
         (
             .internalError, "internalError",

@@ -38,8 +38,8 @@ struct Convert {
                 names.split(separator: ",", omittingEmptySubsequences: false).map(String.init))
         }
         if let path = arguments.value("descriptors") {
-            let differences = try ContractFile.read(path).differences(from: Contract(compilation.imported.program))
-            if !differences.isEmpty { throw DiagnosticList(differences) }
+            let differences = try ContractFile.read(path).differences(from: Contract(compilation.imported))
+            if !differences.isEmpty { throw DiagnosticList(differences.map(\.finding)) }
         }
         var report: PendingOutput?
         let compiled = try compilation.write(

@@ -14,10 +14,11 @@ enum Model {
         }
     }
 
-    var contract: Contract {
+    /// Throws when an initial tensor of an old file cannot be read.
+    func contract() throws -> Contract {
         switch self {
-        case .bundle(let bundle): Contract(bundle.program)
-        case .exportedProgram(let imported, _): Contract(imported.program)
+        case .bundle(let bundle): Contract(bundle)
+        case .exportedProgram(let imported, _): try Contract(imported)
         }
     }
 

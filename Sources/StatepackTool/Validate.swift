@@ -39,7 +39,7 @@ struct Validate {
             // Names and shapes are compared before anything is compiled, so that a contract that does not
             // hold is reported even when the program cannot be compiled.
             let compilation = try Compilation(path: path)
-            compare(contract, with: Contract(compilation.imported.program), &report)
+            compare(contract, with: try Contract(compilation.imported), &report)
             let folder = try TemporaryFolder()
             let bundle = "\(folder.path)/model.statepack"
             _ = try compilation.write(to: bundle)
@@ -51,7 +51,7 @@ struct Validate {
         guard let contract else { return }
         let differences = contract.differences(from: found)
         report.contract = differences.isEmpty ? .holds : .differs(differences.count)
-        report.findings += differences
+        report.findings += differences.map(\.finding)
     }
 
     private func check(bundle path: String, _ contract: Contract?, _ report: inout ValidationReport) throws {
@@ -69,7 +69,7 @@ struct Validate {
         report.functions = program.functions.map(\.name)
         report.stateCount = program.states.count
         report.instructionCount = program.functions.reduce(0) { $0 + $1.instructions.count }
-        compare(contract, with: Contract(program), &report)
+        compare(contract, with: Contract(bundle), &report)
         if arguments.has("no-replay") { return }
         if bundle.recording.isEmpty {
             report.replay = .absent

@@ -14,10 +14,18 @@ import Testing
                     .init(name: "position_ids", scalarType: .int64, shape: ["query"]),
                 ],
                 states: [
-                    .init(name: "keyCache", scalarType: .float32, shape: ["2", "1", "32", "64"]),
-                    .init(name: "valueCache", scalarType: .float32, shape: ["2", "1", "32", "64"]),
+                    .init(
+                        name: "keyCache", scalarType: .float32, shape: ["2", "1", "32", "64"],
+                        rules: .init(initialValue: .fill([0, 0, 0, 0]), writtenBy: "index_copy")),
+                    .init(
+                        name: "valueCache", scalarType: .float32, shape: ["2", "1", "32", "64"],
+                        rules: .init(
+                            initialValue: .tensor(sha256: Array(repeating: 0xA1, count: 32)), writtenBy: "none")),
                 ],
-                outputs: [.init(name: "logits", scalarType: .float32, shape: ["1", "query", "64"])])
+                outputs: [.init(name: "logits", scalarType: .float32, shape: ["1", "query", "64"])],
+                context: .init(
+                    positions: "position_ids",
+                    axes: [.init(state: "keyCache", axis: 2), .init(state: "valueCache", axis: 2)]))
         ])
 
     @Test func documentOfAContractReadsBackAsTheSameContract() throws {
@@ -40,12 +48,28 @@ import Testing
                         {"name": "position_ids", "scalarType": "int64", "shape": ["query"]}
                       ],
                       "states": [
-                        {"name": "keyCache", "scalarType": "float32", "shape": [2, 1, 32, 64]},
-                        {"name": "valueCache", "scalarType": "float32", "shape": [2, 1, 32, 64]}
+                        {
+                          "name": "keyCache",
+                          "scalarType": "float32",
+                          "shape": [2, 1, 32, 64],
+                          "initialValue": {"fill": 0},
+                          "writtenBy": "index_copy"
+                        },
+                        {
+                          "name": "valueCache",
+                          "scalarType": "float32",
+                          "shape": [2, 1, 32, 64],
+                          "initialValue": {"sha256": "a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1"},
+                          "writtenBy": "none"
+                        }
                       ],
                       "outputs": [
                         {"name": "logits", "scalarType": "float32", "shape": [1, "query", 64]}
-                      ]
+                      ],
+                      "context": {
+                        "positions": "position_ids",
+                        "axes": {"keyCache": 2, "valueCache": 2}
+                      }
                     }
                   ]
                 }
@@ -58,56 +82,121 @@ import Testing
     struct Difference: CustomTestStringConvertible {
         var testDescription: String
         var change: @Sendable (inout Contract) -> Void
-        var expected: [Diagnostic]
+        var expected: [ContractDifference]
     }
+
+    static let keyCache = "function `main`, state `keyCache`"
 
     static let differences: [Difference] = [
         Difference(
-            testDescription: "missing function", change: { $0.functions[0].name = "mian" },
+            testDescription: "function of another name and the same arguments",
+            change: { $0.functions[0].name = "step" },
             expected: [
-                Diagnostic(
-                    .contractFunctionMissing, "the program has no function `main`", at: "function `main`",
-                    expected: "main",
-                    found: "mian", hint: "did you mean `mian`?"),
-                Diagnostic(
-                    .contractFunctionExtra, "the contract does not declare the function `mian`", at: "function `mian`",
-                    expected: "main", found: "mian"),
+                ContractDifference(
+                    .breaking, .renamed,
+                    Diagnostic(
+                        .contractRenamed, "the function `main` is called `step`", at: "function `main`",
+                        expected: "main", found: "step",
+                        hint: "name it `main` in the exporter, or change the contract and the callers together"))
             ]),
         Difference(
-            testDescription: "renamed state", change: { $0.functions[0].states[0].name = "keycache" },
+            testDescription: "function that is missing, and another one",
+            change: {
+                $0.functions[0].name = "mian"
+                $0.functions[0].inputs.removeLast()
+            },
             expected: [
-                Diagnostic(
-                    .contractEntryMissing, "the function has no state `keyCache`",
-                    at: "function `main`, state `keyCache`",
-                    expected: "keyCache: [2, 1, 32, 64] float32", found: "keycache, valueCache",
-                    hint: "did you mean `keycache`?"),
-                Diagnostic(
-                    .contractEntryExtra, "the contract does not declare the state `keycache`",
-                    at: "function `main`, state `keycache`", expected: "keyCache, valueCache",
-                    found: "keycache: [2, 1, 32, 64] float32"),
+                ContractDifference(
+                    .breaking, .removed,
+                    Diagnostic(
+                        .contractFunctionMissing, "there is no function `main`", at: "function `main`",
+                        expected: "main", found: "mian", hint: "did you mean `mian`?")),
+                ContractDifference(
+                    .compatible, .added,
+                    Diagnostic(
+                        .contractFunctionExtra, "the function `mian` is new", at: "function `mian`",
+                        expected: "main", found: "mian")),
+            ]),
+        Difference(
+            testDescription: "no function at all", change: { $0.functions = [] },
+            expected: [
+                ContractDifference(
+                    .breaking, .removed,
+                    Diagnostic(
+                        .contractFunctionMissing, "there is no function `main`", at: "function `main`",
+                        expected: "main", found: "no functions"))
+            ]),
+        Difference(
+            testDescription: "renamed state, which its context follows",
+            change: {
+                $0.functions[0].states[0].name = "keys"
+                $0.functions[0].context?.axes[0].state = "keys"
+            },
+            expected: [
+                ContractDifference(
+                    .breaking, .renamed,
+                    Diagnostic(
+                        .contractRenamed, "the state `keyCache` is called `keys`", at: keyCache,
+                        expected: "keyCache: [2, 1, 32, 64] float32", found: "keys: [2, 1, 32, 64] float32",
+                        hint: "name it `keyCache` with state_names in the exporter, "
+                            + "or change the contract and the callers together"))
+            ]),
+        Difference(
+            testDescription: "state of another name and type",
+            change: {
+                $0.functions[0].states[0] = $0.functions[0].states[0].named("keycache")
+                $0.functions[0].states[0].scalarType = .float16
+                $0.functions[0].context?.axes[0].state = "keycache"
+            },
+            expected: [
+                ContractDifference(
+                    .breaking, .removed,
+                    Diagnostic(
+                        .contractEntryMissing, "there is no state `keyCache`", at: keyCache,
+                        expected: "keyCache: [2, 1, 32, 64] float32", found: "keycache, valueCache",
+                        hint: "did you mean `keycache`?")),
+                ContractDifference(
+                    .breaking, .added,
+                    Diagnostic(
+                        .contractEntryExtra, "the state `keycache` is new", at: "function `main`, state `keycache`",
+                        expected: "keyCache, valueCache", found: "keycache: [2, 1, 32, 64] float16")),
+                ContractDifference(
+                    .breaking, .context,
+                    Diagnostic(
+                        .contractContext, "the function `main` has other context rules",
+                        at: "function `main`, context",
+                        expected: "position_ids indexes keyCache axis 2, valueCache axis 2",
+                        found: "position_ids indexes keycache axis 2, valueCache axis 2")),
             ]),
         Difference(
             testDescription: "input that became a state",
             change: {
-                let entry = $0.functions[0].inputs.removeLast()
+                var entry = $0.functions[0].inputs.removeLast()
+                entry.rules = .init(initialValue: .fill([0, 0, 0, 0, 0, 0, 0, 0]), writtenBy: "none")
                 $0.functions[0].states.append(entry)
             },
             expected: [
-                Diagnostic(
-                    .contractEntryMissing, "the function has no input `position_ids`",
-                    at: "function `main`, input `position_ids`", expected: "position_ids: [query] int64",
-                    found: "features", hint: "`position_ids` is declared as a state"),
-                Diagnostic(
-                    .contractEntryExtra, "the contract does not declare the state `position_ids`",
-                    at: "function `main`, state `position_ids`", expected: "keyCache, valueCache",
-                    found: "position_ids: [query] int64"),
+                ContractDifference(
+                    .breaking, .removed,
+                    Diagnostic(
+                        .contractEntryMissing, "there is no input `position_ids`",
+                        at: "function `main`, input `position_ids`", expected: "position_ids: [query] int64",
+                        found: "features", hint: "`position_ids` is declared as a state")),
+                ContractDifference(
+                    .breaking, .added,
+                    Diagnostic(
+                        .contractEntryExtra, "the state `position_ids` is new",
+                        at: "function `main`, state `position_ids`", expected: "keyCache, valueCache",
+                        found: "position_ids: [query] int64")),
             ]),
         Difference(
             testDescription: "order of states", change: { $0.functions[0].states.swapAt(0, 1) },
             expected: [
-                Diagnostic(
-                    .contractOrder, "the states come in another order", at: "function `main`",
-                    expected: "keyCache, valueCache", found: "valueCache, keyCache")
+                ContractDifference(
+                    .breaking, .order,
+                    Diagnostic(
+                        .contractOrder, "the states come in another order", at: "function `main`",
+                        expected: "keyCache, valueCache", found: "valueCache, keyCache"))
             ]),
         Difference(
             testDescription: "scalar type and shape of one output",
@@ -116,20 +205,83 @@ import Testing
                 $0.functions[0].outputs[0].shape = ["query", "64"]
             },
             expected: [
-                Diagnostic(
-                    .contractScalarType, "the output `logits` has another scalar type",
-                    at: "function `main`, output `logits`", expected: "[1, query, 64] float32",
-                    found: "[query, 64] float16"),
-                Diagnostic(
-                    .contractShape, "the output `logits` has another shape", at: "function `main`, output `logits`",
-                    expected: "[1, query, 64] float32", found: "[query, 64] float16"),
+                ContractDifference(
+                    .breaking, .scalarType,
+                    Diagnostic(
+                        .contractScalarType, "the output `logits` has another scalar type",
+                        at: "function `main`, output `logits`", expected: "[1, query, 64] float32",
+                        found: "[query, 64] float16")),
+                ContractDifference(
+                    .breaking, .shape,
+                    Diagnostic(
+                        .contractShape, "the output `logits` has another shape",
+                        at: "function `main`, output `logits`", expected: "[1, query, 64] float32",
+                        found: "[query, 64] float16")),
             ]),
         Difference(
-            testDescription: "bounds of a symbol", change: { $0.symbols[0].max = 1024 },
+            testDescription: "output at the end",
+            change: { $0.functions[0].outputs.append(.init(name: "hidden", scalarType: .float32, shape: ["64"])) },
             expected: [
-                Diagnostic(
-                    .contractSymbol, "the symbol `query` has other bounds", at: "symbol `query`", expected: "1 to 2048",
-                    found: "1 to 1024")
+                ContractDifference(
+                    .compatible, .added,
+                    Diagnostic(
+                        .contractEntryExtra, "the output `hidden` is new", at: "function `main`, output `hidden`",
+                        expected: "logits", found: "hidden: [64] float32"))
+            ]),
+        Difference(
+            testDescription: "output before another one",
+            change: {
+                $0.functions[0].outputs.insert(.init(name: "hidden", scalarType: .float32, shape: ["64"]), at: 0)
+            },
+            expected: [
+                ContractDifference(
+                    .breaking, .added,
+                    Diagnostic(
+                        .contractEntryExtra, "the output `hidden` is new", at: "function `main`, output `hidden`",
+                        expected: "logits", found: "hidden: [64] float32"))
+            ]),
+        Difference(
+            testDescription: "narrower bounds of a symbol", change: { $0.symbols[0].max = 1024 },
+            expected: [
+                ContractDifference(
+                    .breaking, .bounds,
+                    Diagnostic(
+                        .contractSymbol, "the symbol `query` has other bounds", at: "symbol `query`",
+                        expected: "1 to 2048", found: "1 to 1024"))
+            ]),
+        Difference(
+            testDescription: "wider bounds of a symbol", change: { $0.symbols[0].max = 4096 },
+            expected: [
+                ContractDifference(
+                    .compatible, .bounds,
+                    Diagnostic(
+                        .contractSymbol, "the symbol `query` has wider bounds", at: "symbol `query`",
+                        expected: "1 to 2048", found: "1 to 4096"))
+            ]),
+        Difference(
+            testDescription: "symbol of another name",
+            change: {
+                $0.symbols[0].name = "length"
+                $0.functions[0].inputs[0].shape[1] = "length"
+                $0.functions[0].inputs[1].shape[0] = "length"
+                $0.functions[0].outputs[0].shape[1] = "length"
+            },
+            expected: [
+                ContractDifference(
+                    .compatible, .renamed,
+                    Diagnostic(
+                        .contractSymbol, "the symbol `query` is called `length`", at: "symbol `query`",
+                        expected: "query", found: "length"))
+            ]),
+        Difference(
+            testDescription: "symbol that nothing uses",
+            change: { $0.symbols.append(.init(name: "batch", min: 1, max: 4)) },
+            expected: [
+                ContractDifference(
+                    .compatible, .added,
+                    Diagnostic(
+                        .contractSymbol, "the symbol `batch` is new", at: "symbol `batch`", expected: "query",
+                        found: "batch: 1 to 4"))
             ]),
         Difference(
             testDescription: "symbol that became a constant",
@@ -140,18 +292,57 @@ import Testing
                 $0.functions[0].outputs[0].shape[1] = "1"
             },
             expected: [
-                Diagnostic(
-                    .contractSymbol, "the program has no symbol `query`", at: "symbol `query`",
-                    expected: "query: 1 to 2048", found: "no symbols"),
-                Diagnostic(
-                    .contractShape, "the input `features` has another shape", at: "function `main`, input `features`",
-                    expected: "[1, query, 64] float32", found: "[1, 1, 64] float32"),
-                Diagnostic(
-                    .contractShape, "the input `position_ids` has another shape",
-                    at: "function `main`, input `position_ids`", expected: "[query] int64", found: "[1] int64"),
-                Diagnostic(
-                    .contractShape, "the output `logits` has another shape", at: "function `main`, output `logits`",
-                    expected: "[1, query, 64] float32", found: "[1, 1, 64] float32"),
+                ContractDifference(
+                    .breaking, .removed,
+                    Diagnostic(
+                        .contractSymbol, "there is no symbol `query`", at: "symbol `query`",
+                        expected: "query: 1 to 2048", found: "no symbols")),
+                ContractDifference(
+                    .breaking, .shape,
+                    Diagnostic(
+                        .contractShape, "the input `features` has another shape",
+                        at: "function `main`, input `features`", expected: "[1, query, 64] float32",
+                        found: "[1, 1, 64] float32")),
+                ContractDifference(
+                    .breaking, .shape,
+                    Diagnostic(
+                        .contractShape, "the input `position_ids` has another shape",
+                        at: "function `main`, input `position_ids`", expected: "[query] int64", found: "[1] int64")),
+                ContractDifference(
+                    .breaking, .shape,
+                    Diagnostic(
+                        .contractShape, "the output `logits` has another shape", at: "function `main`, output `logits`",
+                        expected: "[1, query, 64] float32", found: "[1, 1, 64] float32")),
+            ]),
+        Difference(
+            testDescription: "another initial value",
+            change: { $0.functions[0].states[0].rules?.initialValue = .fill([0, 0, 0x80, 0xFF]) },
+            expected: [
+                ContractDifference(
+                    .numeric, .initialValue,
+                    Diagnostic(
+                        .contractInitialValue, "the state `keyCache` starts from other values", at: keyCache,
+                        expected: "0", found: "-infinity"))
+            ]),
+        Difference(
+            testDescription: "written by other operators",
+            change: { $0.functions[0].states[0].rules?.writtenBy = "index_put" },
+            expected: [
+                ContractDifference(
+                    .compatible, .writtenBy,
+                    Diagnostic(
+                        .contractWrittenBy, "the state `keyCache` is written in another way", at: keyCache,
+                        expected: "index_copy", found: "index_put"))
+            ]),
+        Difference(
+            testDescription: "context rules taken away", change: { $0.functions[0].context = nil },
+            expected: [
+                ContractDifference(
+                    .breaking, .removed,
+                    Diagnostic(
+                        .contractContext, "the function `main` declares no context rules",
+                        at: "function `main`, context",
+                        expected: "position_ids indexes keyCache axis 2, valueCache axis 2", found: "no context rules"))
             ]),
     ]
 
@@ -160,6 +351,30 @@ import Testing
         var found = Self.contract
         row.change(&found)
         #expect(Self.contract.differences(from: found) == row.expected)
+    }
+
+    @Test func contextRulesThatAreNewAreReported() {
+        var old = Self.contract
+        old.functions[0].context = nil
+        #expect(
+            old.differences(from: Self.contract) == [
+                ContractDifference(
+                    .breaking, .added,
+                    Diagnostic(
+                        .contractContext, "the function `main` declares context rules", at: "function `main`, context",
+                        expected: "no context rules", found: "position_ids indexes keyCache axis 2, valueCache axis 2"))
+            ])
+    }
+
+    @Test func functionThatIsNewIsReportedWhereNoneWasDeclared() {
+        #expect(
+            Contract(symbols: Self.contract.symbols, functions: []).differences(from: Self.contract) == [
+                ContractDifference(
+                    .compatible, .added,
+                    Diagnostic(
+                        .contractFunctionExtra, "the function `main` is new", at: "function `main`",
+                        expected: "no functions", found: "main"))
+            ])
     }
 
     @Test func spellingOfASizeDoesNotCount() throws {
@@ -172,7 +387,9 @@ import Testing
         // Another order of symbols changes the numbering, not the meaning.
         var reordered = edited
         reordered.symbols.insert(.init(name: "batch", min: 1, max: 4), at: 0)
-        #expect(read.differences(from: reordered).isEmpty)
+        var other = read
+        other.symbols.append(.init(name: "batch", min: 1, max: 4))
+        #expect(other.differences(from: reordered).isEmpty)
     }
 
     @Test(arguments: [
@@ -227,7 +444,7 @@ import Testing
             testDescription: "misspelled key", replace: "\"outputs\": [", with: "\"output\": [",
             expected: Diagnostic(
                 .contractMalformed, "unknown key `output`", at: "c.json, functions[0]",
-                expected: "name, inputs, states, outputs", found: "output", hint: "did you mean `outputs`?")),
+                expected: "name, inputs, states, outputs, context", found: "output", hint: "did you mean `outputs`?")),
         Malformed(
             testDescription: "unknown scalar type", replace: "\"int64\"", with: "\"int65\"",
             expected: Diagnostic(
@@ -277,5 +494,13 @@ import Testing
             error?.diagnostics.map(\.message) == [
                 "the key `contract` is missing", "the key `symbols` is missing", "the key `functions` is missing",
             ])
+    }
+}
+
+extension Contract.Entry {
+    fileprivate func named(_ name: String) -> Contract.Entry {
+        var entry = self
+        entry.name = name
+        return entry
     }
 }

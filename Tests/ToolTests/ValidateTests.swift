@@ -17,7 +17,7 @@ import Testing
     @Test func exampleHoldsAsBundleAndAsExportedProgram() async throws {
         let folder = try await Self.bundleFolder()
         for path in [folder / "model.statepack", Repository.example] {
-            let contract = Repository.path("examples/01-stateful-transformer/contract.json")
+            let contract = Repository.path("examples/01-stateful-transformer/exported.contract.json")
             let run = await ToolRun("validate", path, "--descriptors", contract)
             #expect(run.status == 0)
             #expect(run.diagnostics == "")
@@ -61,7 +61,8 @@ import Testing
     @Test func contractThatDoesNotHoldIsAFindingInBothForms() async throws {
         let folder = try await Self.bundleFolder()
         let text = String(
-            decoding: try Golden.bytes(Repository.path("examples/01-stateful-transformer/contract.json")), as: UTF8.self
+            decoding: try Golden.bytes(Repository.path("examples/01-stateful-transformer/exported.contract.json")),
+            as: UTF8.self
         )
         folder.write(text.replacing("\"max\": 256", with: "\"max\": 512").utf8, to: "contract.json")
         for path in [folder / "model.statepack", Repository.example] {
@@ -76,7 +77,8 @@ import Testing
                 report["findings"]
                     == [
                         [
-                            "code": "E0719", "severity": "error", "message": "the symbol `query` has other bounds",
+                            "code": "E0719", "severity": "error",
+                            "message": "the symbol `query` has other bounds (breaking)",
                             "location": "symbol `query`", "expected": "1 to 512", "found": "1 to 256",
                         ]
                     ])

@@ -47,5 +47,5 @@ run() {
 
 run convert "$exported" --state-names keyCache,valueCache --require-in-place -o "$out/model.statepack"
 run statepack inspect "$out/model.statepack" --sessions 8
-run validate "$out/model.statepack" --descriptors examples/01-stateful-transformer/contract.json
+run validate "$out/model.statepack" --descriptors examples/01-stateful-transformer/exported.contract.json
 run Example01StatefulTransformer "$out/model.statepack"

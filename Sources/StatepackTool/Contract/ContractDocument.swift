@@ -18,13 +18,14 @@ extension Contract {
                         "inputs": .array(function.inputs.map(\.json)),
                         "states": .array(function.states.map(\.json)),
                         "outputs": .array(function.outputs.map(\.json)),
+                        "context": function.context?.json,
                     ]
                 }),
         ]
     }
 
     /// Reads a document strictly: an unknown key is an error, for it would be a promise that nobody checks.
-    /// The one exception is `details`, which `inspect --json --details` adds. Throws `DiagnosticList` with
+    /// The exceptions are `$schema`, for editors, and `details`, which `inspect --json --details` adds. Throws `DiagnosticList` with
     /// every fault of the document.
     package init(json bytes: [UInt8], file: String) throws {
         let document: JSONValue
@@ -49,6 +50,26 @@ extension Contract.Entry {
             "name": .string(name),
             "scalarType": .string(scalarType.name),
             "shape": .array(shape.map { axis in Int(axis).map { .integer($0) } ?? .string(axis) }),
+            "initialValue": rules.map { $0.initialValue.json(scalarType) },
+            "writtenBy": rules.map { .string($0.writtenBy) },
+        ]
+    }
+}
+
+extension Contract.InitialValue {
+    fileprivate func json(_ type: ScalarType) -> JSONValue {
+        switch self {
+        case .fill(let bits): ["fill": FillText.json(bits, type)]
+        case .tensor(let digest): ["sha256": .string(hexadecimalText(digest))]
+        }
+    }
+}
+
+extension Contract.Context {
+    fileprivate var json: JSONValue {
+        [
+            "positions": .string(positions),
+            "axes": .object(axes.map { .init(key: $0.state, value: .integer($0.axis)) }),
         ]
     }
 }
@@ -69,9 +90,9 @@ private struct ContractReader {
                 found: found, hint: hint))
     }
 
-    /// The members of an object with exactly these keys, `optional` ones aside.
+    /// The members of an object with exactly these keys, `known` ones if they are there, and `ignored` ones aside.
     mutating func members(
-        _ value: JSONValue, _ path: String, keys: [String], optional: [String] = []
+        _ value: JSONValue, _ path: String, keys: [String], known: [String] = [], ignored: [String] = []
     ) -> [String: JSONValue]? {
         guard let members = value.objectValue else {
             fault(path, "the contract has the wrong kind of value", expected: "an object", found: value.kind)
@@ -79,12 +100,12 @@ private struct ContractReader {
         }
         var result: [String: JSONValue] = [:]
         for member in members {
-            if keys.contains(member.key) {
+            if keys.contains(member.key) || known.contains(member.key) {
                 result[member.key] = member.value
-            } else if !optional.contains(member.key) {
+            } else if !ignored.contains(member.key) {
                 fault(
-                    path, "unknown key `\(member.key)`", expected: keys.joined(separator: ", "), found: member.key,
-                    hint: ArgumentParser.suggestion(for: member.key, among: keys))
+                    path, "unknown key `\(member.key)`", expected: (keys + known).joined(separator: ", "),
+                    found: member.key, hint: ArgumentParser.suggestion(for: member.key, among: keys + known))
             }
         }
         for key in keys where result[key] == nil {
@@ -119,7 +140,7 @@ private struct ContractReader {
         var contract = Contract(symbols: [], functions: [])
         guard
             let top = members(
-                document, "", keys: ["contract", "symbols", "functions"], optional: ["$schema", "details"])
+                document, "", keys: ["contract", "symbols", "functions"], ignored: ["$schema", "details"])
         else { return contract }
         if let version = integer(top["contract"], "contract"), version != Contract.documentVersion {
             fault(
@@ -150,14 +171,17 @@ private struct ContractReader {
     }
 
     mutating func readFunction(_ value: JSONValue, _ path: String) -> Contract.Function? {
-        guard let fields = members(value, path, keys: ["name", "inputs", "states", "outputs"]) else { return nil }
+        guard
+            let fields = members(
+                value, path, keys: ["name", "inputs", "states", "outputs"], known: ["context"])
+        else { return nil }
         let name = name(fields["name"], "\(path).name")
         var entries: [Contract.Role: [Contract.Entry]] = [:]
         for role in Contract.Role.allCases {
             let rolePath = "\(path).\(role.plural)"
             var list: [Contract.Entry] = []
             for (index, value) in array(fields[role.plural], rolePath).enumerated() {
-                guard let entry = readEntry(value, "\(rolePath)[\(index)]") else { continue }
+                guard let entry = readEntry(value, role, "\(rolePath)[\(index)]") else { continue }
                 if list.contains(where: { $0.name == entry.name }) {
                     fault(
                         "\(rolePath)[\(index)]", "the \(role.rawValue) `\(entry.name)` occurs twice", found: entry.name)
@@ -166,13 +190,81 @@ private struct ContractReader {
             }
             entries[role] = list
         }
+        let context = readContext(fields["context"], "\(path).context", states: entries[.state] ?? [])
         guard let name else { return nil }
         return Contract.Function(
-            name: name, inputs: entries[.input] ?? [], states: entries[.state] ?? [], outputs: entries[.output] ?? [])
+            name: name, inputs: entries[.input] ?? [], states: entries[.state] ?? [], outputs: entries[.output] ?? [],
+            context: context)
     }
 
-    mutating func readEntry(_ value: JSONValue, _ path: String) -> Contract.Entry? {
-        guard let fields = members(value, path, keys: ["name", "scalarType", "shape"]) else { return nil }
+    /// Names are not looked up: one that the function does not have is a difference, found when comparing.
+    mutating func readContext(_ value: JSONValue?, _ path: String, states: [Contract.Entry]) -> Contract.Context? {
+        guard let value, let fields = members(value, path, keys: ["positions", "axes"]) else { return nil }
+        let positions = name(fields["positions"], "\(path).positions")
+        guard let axesValue = fields["axes"] else { return nil }
+        guard let members = axesValue.objectValue, !members.isEmpty else {
+            fault(
+                "\(path).axes", "the contract has the wrong kind of value", expected: "an object of states and axes",
+                found: axesValue.objectValue == nil ? axesValue.kind : "an empty object")
+            return nil
+        }
+        var axes: [Contract.Context.Axis] = []
+        for member in members {
+            guard let axis = integer(member.value, "\(path).axes.\(member.key)") else { continue }
+            if axis < 0 {
+                fault("\(path).axes.\(member.key)", "the axis is invalid", expected: "at least 0", found: "\(axis)")
+            }
+            axes.append(.init(state: member.key, axis: axis))
+        }
+        // In the order of the states, whatever the order of the keys; names of no state stay at the end.
+        let order = states.map(\.name)
+        axes = order.flatMap { name in axes.filter { $0.state == name } } + axes.filter { !order.contains($0.state) }
+        return positions.map { Contract.Context(positions: $0, axes: axes) }
+    }
+
+    mutating func readInitialValue(_ value: JSONValue?, _ type: ScalarType?, _ path: String) -> Contract.InitialValue? {
+        guard let value else { return nil }
+        let expected = "{\"fill\": element} or {\"sha256\": digest}"
+        guard let members = value.objectValue, members.count == 1 else {
+            fault(
+                path, "the contract has the wrong kind of value", expected: expected,
+                found: value.objectValue == nil ? value.kind : "an object of \(value.objectValue?.count ?? 0) keys")
+            return nil
+        }
+        switch members[0].key {
+        case "fill":
+            guard let type else { return nil }
+            if let bits = FillText.bits(members[0].value, type) { return .fill(bits) }
+            fault(
+                "\(path).fill", "the fill is no \(type.name)",
+                expected: type == .bool
+                    ? "true or false"
+                    : type.isFloatingPoint
+                        ? "a number that \(type.name) holds, \"-0.0\", \"infinity\", \"-infinity\", \"nan\", or bits such as "
+                            + "\"0x\(String(repeating: "0", count: 2 * type.byteCount))\""
+                        : "an integer that \(type.name) holds",
+                found: members[0].value.shortText)
+        case "sha256":
+            let text = members[0].value.stringValue ?? ""
+            if text.utf8.count == 64, text.utf8.allSatisfy({ (48...57).contains($0) || (97...102).contains($0) }) {
+                let digits = Array(text)
+                return .tensor(
+                    sha256: stride(from: 0, to: 64, by: 2).compactMap { UInt8(String(digits[$0...$0 + 1]), radix: 16) })
+            }
+            fault(
+                "\(path).sha256", "the digest is invalid", expected: "64 digits, 0 to 9 and a to f",
+                found: members[0].value.shortText)
+        default:
+            fault(
+                path, "unknown key `\(members[0].key)`", expected: "fill, sha256", found: members[0].key,
+                hint: ArgumentParser.suggestion(for: members[0].key, among: ["fill", "sha256"]))
+        }
+        return nil
+    }
+
+    mutating func readEntry(_ value: JSONValue, _ role: Contract.Role, _ path: String) -> Contract.Entry? {
+        let keys = ["name", "scalarType", "shape"] + (role == .state ? ["initialValue", "writtenBy"] : [])
+        guard let fields = members(value, path, keys: keys) else { return nil }
         let name = name(fields["name"], "\(path).name")
         var scalarType: ScalarType?
         if let word = self.name(fields["scalarType"], "\(path).scalarType") {
@@ -205,7 +297,14 @@ private struct ContractReader {
                     axisPath, "the size is invalid", expected: "a number of at least 0, or an expression", found: found)
             }
         }
+        var rules: Contract.StateRules?
+        if role == .state {
+            let initialValue = readInitialValue(fields["initialValue"], scalarType, "\(path).initialValue")
+            let writtenBy = self.name(fields["writtenBy"], "\(path).writtenBy")
+            guard let initialValue, let writtenBy else { return nil }
+            rules = Contract.StateRules(initialValue: initialValue, writtenBy: writtenBy)
+        }
         guard let name, let scalarType else { return nil }
-        return Contract.Entry(name: name, scalarType: scalarType, shape: shape)
+        return Contract.Entry(name: name, scalarType: scalarType, shape: shape, rules: rules)
     }
 }

@@ -77,6 +77,14 @@ extension JSONValue {
         return text + "\n"
     }
 
+    /// The text of a scalar, or the kind of another value, for messages.
+    package var shortText: String {
+        guard isScalar else { return kind }
+        var text = ""
+        write(to: &text, indent: 0)
+        return text
+    }
+
     private var isScalar: Bool {
         switch self {
         case .array, .object: false

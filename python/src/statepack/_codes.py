@@ -135,6 +135,7 @@ CONTRACT_ORDER = "E0716"
 CONTRACT_SCALAR_TYPE = "E0717"
 CONTRACT_SHAPE = "E0718"
 CONTRACT_SYMBOL = "E0719"
+CONTRACT_RENAMED = "E0720"
 REPLAY_OUTPUT = "E0721"
 REPLAY_STATE = "E0722"
 REPLAY_UNTOUCHED = "E0723"
@@ -148,6 +149,9 @@ RUN_INPUT_MISSING = "E0742"
 RUN_INPUT_UNUSED = "E0743"
 RUN_FUNCTION_UNKNOWN = "E0744"
 RUN_STATE_UNKNOWN = "E0745"
+CONTRACT_CONTEXT = "E0780"
+CONTRACT_INITIAL_VALUE = "E0781"
+CONTRACT_WRITTEN_BY = "E0782"
 INTERNAL_ERROR = "E0799"
 
 # code -> (cause, remedy)
@@ -284,6 +288,7 @@ EXPLANATIONS = {
     "E0717": ("an input, state or output has another scalar type than the contract says", "cast in the model, or change the contract and the callers together"),
     "E0718": ("an input, state or output has another shape than the contract says", "change the model, or the contract and the callers together"),
     "E0719": ("a symbol of the shapes is missing or has other bounds than the contract says", "give the Dim of the exporter the bounds of the contract, or change the contract"),
+    "E0720": ("a function, input, state or output has another name than the contract says", "keep the name in the exporter, or change the contract and the callers together"),
     "E0721": ("an output of the replayed recording is outside the stored tolerance", "convert again; when that does not help, report the model"),
     "E0722": ("a state of the replayed recording is outside the stored tolerance, or not bit-exact where the step only moves data", "convert again; when that does not help, report the model"),
     "E0723": ("the replay changed elements of a state that the recorded step left alone", "report the model: an in-place write reaches too far"),
@@ -297,6 +302,9 @@ EXPLANATIONS = {
     "E0743": ("the inputs file has a tensor that no step uses", "name tensors INPUT for all steps or INPUT.STEP for one"),
     "E0744": ("the bundle has no function of that name", "statepack inspect lists the functions"),
     "E0745": ("the states file has a tensor that is no state of the function, or has another type or shape", "statepack inspect lists the states"),
+    "E0780": ("the context rules of a function are not those of the contract", "declare the same rules in the exporter, or change the contract and the callers together"),
+    "E0781": ("a state starts from other values than the contract says", "export a fresh module, or change the contract; no caller has to change"),
+    "E0782": ("other operators write a state than the contract says", "change the contract when that is meant; no caller has to change"),
     "E0799": ("a fault of this tool", "report it with the command line and the file"),
 }
 
@@ -434,6 +442,7 @@ EXIT_CODES = {
     "E0717": 1,
     "E0718": 1,
     "E0719": 1,
+    "E0720": 1,
     "E0721": 1,
     "E0722": 1,
     "E0723": 1,
@@ -447,5 +456,8 @@ EXIT_CODES = {
     "E0743": 1,
     "E0744": 1,
     "E0745": 1,
+    "E0780": 1,
+    "E0781": 1,
+    "E0782": 1,
     "E0799": 70,
 }

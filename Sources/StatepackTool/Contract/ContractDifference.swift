@@ -1,0 +1,48 @@
+import StatepackDiagnostics
+
+/// One difference between two contracts, or between two programs, with what it means for callers.
+package struct ContractDifference: Hashable, Sendable {
+    /// In order of weight.
+    package enum Class: String, Hashable, Sendable, CaseIterable {
+        /// Swift callers must change: a call that was right may be refused or mean something else.
+        case breaking
+        /// Callers need not change.
+        case compatible
+        /// Names, types and shapes stay; only values change.
+        case numeric
+    }
+
+    package enum Change: String, Hashable, Sendable {
+        case added
+        case removed
+        case renamed
+        case order
+        case scalarType
+        case shape
+        case bounds
+        case context
+        case initialValue
+        case writtenBy
+        case weights
+        case graph
+        case program
+    }
+
+    package var `class`: Class
+    package var change: Change
+    /// `expected` is the contract's or the old side, `found` the program's or the new one.
+    package var diagnostic: Diagnostic
+
+    package init(_ class: Class, _ change: Change, _ diagnostic: Diagnostic) {
+        self.class = `class`
+        self.change = change
+        self.diagnostic = diagnostic
+    }
+
+    /// The diagnostic with the class in its message, as `validate` and `convert` report it.
+    package var finding: Diagnostic {
+        var finding = diagnostic
+        finding.message += " (\(`class`.rawValue))"
+        return finding
+    }
+}
