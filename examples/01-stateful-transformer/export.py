@@ -34,6 +34,8 @@ def request(layers: int = 2, max_context: int = 256, hidden_size: int = 64) -> s
         input_names=["features", "position_ids"],
         state_names=["keyCache", "valueCache"],
         output_names=["logits"],
+        # [layers, position, hidden]
+        context=statepack.Context(positions="position_ids", axes={"keyCache": 1, "valueCache": 1}),
         # A prompt, then one position after the other, as a decoder is used.
         recording_inputs=[
             (prompt, torch.arange(5)),

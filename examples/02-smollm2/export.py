@@ -32,6 +32,8 @@ def request(capacity: int) -> statepack.ExportRequest:
         input_names=["input_ids", "position_ids"],
         state_names={"key_cache": "keyCache", "value_cache": "valueCache"},
         output_names=["logits"],
+        # [layers, 1, heads, position, head size]
+        context=statepack.Context(positions="position_ids", axes={"keyCache": 3, "valueCache": 3}),
         recording_inputs=[
             prompt,
             *(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .context import Context
 from .diagnostics import Diagnostic, ExportError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Context",
     "Diagnostic",
     "ExportError",
     "ExportRequest",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ from torch.utils import _pytree as pytree
 from . import __version__, writing
 from . import _codes as codes
 from . import program_pb2 as pb
+from .context import Context
+from .context_checks import CheckedContext, check_context
 from .decomposition import get_decomp_table
 from .diagnostics import Diagnostic, ExportError
 from .graph import GraphWriter
@@ -65,6 +68,7 @@ class _Entry:
     examples: list[Any] | None
     eager: nn.Module
     recording_inputs: Sequence[StepInputs] | None
+    context: CheckedContext | None
 
 
 class TorchConverter:
@@ -90,6 +94,7 @@ class TorchConverter:
         recording_inputs: Sequence[StepInputs] | None = None,
         initial_state: str = "untouched",
         module: nn.Module | None = None,
+        context: Context | None = None,
     ) -> TorchConverter:
         """Adds one function and returns the converter.
 
@@ -100,6 +105,7 @@ class TorchConverter:
         `initial_state="current"` accepts states that were written before they were exported.
         `module`: the module itself, to be replayed instead of `exported.module()`. Only then can a mutation
         that the export lost without a trace be found.
+        `context`: which input carries positions, and which axes of the states they index.
 
         Throws `ExportError` with every finding about this function. Nothing is run here.
         """
@@ -135,6 +141,9 @@ class TorchConverter:
             state_names=state_names,
             output_names=output_names,
         )
+        checked = None if context is None else check_context(context, decomposed, signature, where)
+        if checked is not None and checked.findings:
+            raise ExportError(checked.findings)
         _check_sharing(decomposed, signature, where, module)
         initial = _initial_values(decomposed, signature, examples, where, initial_state)
         self._entries.append(
@@ -146,6 +155,7 @@ class TorchConverter:
                 examples,
                 module if module is not None else _detached_module(exported),
                 recording_inputs,
+                checked,
             )
         )
         return self
@@ -218,10 +228,7 @@ class ExportedModel:
             if not state.initial_splat:
                 return "empty"
             return f"all {torch.frombuffer(bytearray(state.initial_splat), dtype=dtype)[0].item()}"
-        import hashlib
-
-        data = element_bytes(self._tensors[state.initial_tensor - 1])
-        return f"tensor, sha256 {hashlib.sha256(data).hexdigest()[:12]}"
+        return f"tensor, sha256 {state.initial_digest.hex()[:12]}"
 
     def save(self, path: str | os.PathLike[str], *, quiet: bool = False) -> list[str]:
         """Writes the file, with its weights beside it when they exceed 1 MiB, and prints the state table.
@@ -465,6 +472,8 @@ class _Assembly:
             index = self._state_index(entry, state, function.values[values[state.before]])
             use = function.states.add(state=index, before=values[state.before], after=values[state.after])
             use.written_by = written_by(function, use)
+        if entry.context is not None:
+            entry.context.write(function, self._program)
 
     def _state_index(self, entry: _Entry, state: StateEntry, value: pb.Value) -> int:
         initial = entry.initial[state.source_name]
@@ -499,6 +508,7 @@ class _Assembly:
             )
         else:
             added.initial_tensor = self._tensors.index_of(state.source_name, initial) + 1
+            added.initial_digest = hashlib.sha256(data).digest()
         index = len(self._program.states) - 1
         self._state_indices[state.name] = index
         self._initial[state.name] = initial

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from . import _codes as codes
+from .context import Context
 from .converter import ExportedModel, StepInputs, TorchConverter, dirty_state, torch_failure
 from .diagnostics import Diagnostic, ExportError
 from .modules import preserved_buffers
@@ -34,6 +35,7 @@ class ExportRequest:
     entrypoint_name: str = "main"
     recording_inputs: Sequence[StepInputs] | None = None
     initial_state: str = "untouched"
+    context: Context | None = None
 
     def run(self) -> ExportedModel:
         return export(**vars(self))
@@ -55,6 +57,7 @@ def export(
     *,
     recording_inputs: Sequence[StepInputs] | None = None,
     initial_state: str = "untouched",
+    context: Context | None = None,
 ) -> ExportedModel:
     """Exports a module, checks the result against the module itself and returns what can be saved.
 
@@ -90,6 +93,7 @@ def export(
         recording_inputs=recording_inputs,
         initial_state=initial_state,
         module=module,
+        context=context,
     )
     if initial_state != "current":
         _check_first_export(module, converter, before, where)

@@ -164,7 +164,9 @@ class Replayer:
         self, function: pb.Function, inputs: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor], where: str
     ) -> None:
         """Refuses inputs that go with another size of a state: eager PyTorch may broadcast where the program cannot."""
-        shapes = {named.value: inputs[named.name].shape for named in function.inputs}
+        # Inputs last: they say what a size is, and a state only where no input has it.
+        shapes = {use.before: states[self._program.states[use.state].name].shape for use in function.states}
+        shapes |= {named.value: inputs[named.name].shape for named in function.inputs}
         symbols = solve_symbols(self._program, function, shapes)
         names = [symbol.name for symbol in self._program.symbols]
         findings = []
