@@ -177,6 +177,11 @@ private struct ProgramChecker {
         checkShape(state.shape, place)
         switch state.initialValue {
         case .splat(let element):
+            if !state.initialDigest.isEmpty {
+                report(
+                    .bundleInitialValue, "an initial element has the digest of a tensor", at: place,
+                    expected: "no digest", found: hexadecimal(state.initialDigest))
+            }
             let isValid = element.count == state.scalarType.byteCount && (state.scalarType != .bool || element[0] <= 1)
             if !isValid {
                 report(
@@ -185,6 +190,11 @@ private struct ProgramChecker {
             }
         case .tensor(let index):
             guard isIndex(index, of: program.tensors.count, "the initial tensor", at: place) else { return }
+            if state.initialDigest.count != 32, !state.initialDigest.isEmpty {
+                report(
+                    .bundleInitialValue, "the digest of an initial tensor has the wrong length", at: place,
+                    expected: "32 bytes", found: "\(state.initialDigest.count) bytes")
+            }
             let tensor = program.tensors[index]
             if tensor.scalarType != state.scalarType || tensor.layout != .rowMajor
                 || tensor.shape.map({ SizeExpression($0) }) != state.shape
@@ -232,6 +242,7 @@ private struct ProgramChecker {
         checkStates(function, place)
         for index in function.values.indices { check(function.values[index], index, function, place) }
         checkNamedValues(function, place)
+        checkContext(function, place)
         checkSymbolSources(function, place)
         // Instructions are judged by what their values are, which holds only so far.
         if findings.count == before { checkInstructions(function, place) }
@@ -382,6 +393,23 @@ private struct ProgramChecker {
                     .bundleStorage, "the value of an output is not stored in the output", at: here,
                     expected: "\(BundleProgram.Storage.output(slot))", found: "\(storage)")
             }
+        }
+    }
+
+    private mutating func checkContext(_ function: BundleProgram.Function, _ place: String) {
+        guard let context = function.context else { return }
+        // Indices that are out of range have been reported where they are.
+        guard function.inputs.allSatisfy({ function.values.indices.contains($0.value) }),
+            function.states.allSatisfy({ program.states.indices.contains($0.state) })
+        else { return }
+        let scope = ContextRules.Scope(
+            inputs: function.inputs.map { function.values[$0.value].scalarType },
+            states: function.states.map {
+                ($0.state, program.states[$0.state].name, program.states[$0.state].shape.count)
+            })
+        for fault in context.faults(in: scope) {
+            report(
+                .bundleContext, fault.message, at: "\(place), context", expected: fault.expected, found: fault.found)
         }
     }
 

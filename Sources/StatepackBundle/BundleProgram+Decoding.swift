@@ -162,6 +162,7 @@ private struct ProgramDecoder {
         var shape: [SizeExpression] = []
         var splat: [UInt8]?
         var tensor: Int?
+        var digest: [UInt8] = []
         while let field = try message.next(repeated: [4]) {
             switch field.number {
             case 1: stateName = try name(message, field)
@@ -179,6 +180,14 @@ private struct ProgramDecoder {
             case 6:
                 let number = try message.index(field)
                 tensor = number == 0 ? nil : number - 1
+            case 7:
+                let payload = try message.payload(field)
+                guard payload.count == 32 else {
+                    throw message.malformed(
+                        "the digest of an initial value has the wrong length", at: field.offset, expected: "32 bytes",
+                        found: "\(payload.count) bytes")
+                }
+                digest = Array(payload)
             default: try skip(message, field)
             }
         }
@@ -193,7 +202,7 @@ private struct ProgramDecoder {
         }
         return BundleProgram.State(
             name: stateName, sourceName: sourceName, scalarType: try required(type, "a state's scalar type", message),
-            shape: shape, initialValue: initialValue)
+            shape: shape, initialValue: initialValue, initialDigest: digest)
     }
 
     private mutating func size(_ parent: WireReader, _ field: WireReader.Field) throws(WireFault) -> SizeExpression {
@@ -241,10 +250,37 @@ private struct ProgramDecoder {
             case 5: function.symbolSources.append(try symbolSource(message.message(field)))
             case 6: function.values.append(try value(message.message(field)))
             case 7: function.instructions.append(try instruction(message.message(field)))
+            case 8: function.context = try contextRules(message.message(field))
             default: try skip(message, field)
             }
         }
         return function
+    }
+
+    private func contextRules(_ message: WireReader) throws(WireFault) -> ContextRules {
+        var message = message
+        var rules = ContextRules(positions: 0, axes: [])
+        while let field = try message.next(repeated: [2]) {
+            switch field.number {
+            case 1: rules.positions = try message.index(field)
+            case 2: rules.axes.append(try contextAxis(message.message(field)))
+            default: try skip(message, field)
+            }
+        }
+        return rules
+    }
+
+    private func contextAxis(_ message: WireReader) throws(WireFault) -> ContextRules.Axis {
+        var message = message
+        var axis = ContextRules.Axis(state: 0, axis: 0)
+        while let field = try message.next(repeated: []) {
+            switch field.number {
+            case 1: axis.state = try message.index(field)
+            case 2: axis.axis = try message.index(field)
+            default: try skip(message, field)
+            }
+        }
+        return axis
     }
 
     private func namedValue(_ message: WireReader) throws(WireFault) -> BundleProgram.NamedValue {

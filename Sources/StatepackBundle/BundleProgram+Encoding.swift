@@ -38,6 +38,7 @@ extension BundleProgram {
                 case .splat(let element): message.field(5, element)
                 case .tensor(let index): message.field(6, try unsigned(index) + 1)
                 }
+                message.field(7, state.initialDigest)
             }
         }
         for function in functions {
@@ -107,6 +108,17 @@ extension BundleProgram {
                 try encode(instruction.ints, 4, &message)
                 message.packed(5, doubles: instruction.floats)
                 if let source = instruction.source { message.field(6, try unsigned(source) + 1) }
+            }
+        }
+        if let context = function.context {
+            try writer.message(8) { (message) throws(Diagnostic) in
+                message.field(1, try unsigned(context.positions))
+                for axis in context.axes {
+                    try message.message(2) { (message) throws(Diagnostic) in
+                        message.field(1, try unsigned(axis.state))
+                        message.field(2, try unsigned(axis.axis))
+                    }
+                }
             }
         }
     }

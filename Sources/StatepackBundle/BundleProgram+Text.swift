@@ -13,6 +13,7 @@
 //         0: layer_norm(%0, none, none) ints [1] floats [1e-05] -> %3
 //         1: index_copy(%2, %4, %3) ints [0] -> %2
 //         output %5 "logits"
+//         context input 1 indexes state 0 axis 1
 //     }
 //
 // Strides and offsets count elements. `scratch a...b` is memory alive from instruction a to b.
@@ -55,6 +56,10 @@ extension BundleProgram {
             lines.append("\(line) -> \(results)")
         }
         for output in function.outputs { lines.append("    output %\(output.value) \(quoted(output.name))") }
+        if let context = function.context {
+            let axes = context.axes.map { "state \($0.state) axis \($0.axis)" }.joined(separator: ", ")
+            lines.append("    context input \(context.positions) indexes \(axes)")
+        }
         lines.append("}")
         return lines
     }

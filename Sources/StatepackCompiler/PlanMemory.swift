@@ -54,7 +54,7 @@ package struct PlanMemory: Sendable {
             states: program.states.map {
                 .init(
                     name: $0.name, sourceName: $0.sourceName, scalarType: $0.type.scalarType, shape: $0.type.shape,
-                    initialValue: $0.initialValue)
+                    initialValue: $0.initialValue, initialDigest: $0.initialDigest)
             },
             functions: functions, kernels: kernelNames)
     }
@@ -295,7 +295,7 @@ private struct FunctionPlan {
         }
         let planned = BundleProgram.Function(
             name: function.name, inputs: inputs, outputs: outputs, states: states, symbolSources: [],
-            values: table.values, instructions: instructions)
+            values: table.values, instructions: instructions, context: function.context)
         return try withSymbolSources(planned)
     }
 

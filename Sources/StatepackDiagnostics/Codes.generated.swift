@@ -101,6 +101,8 @@ extension Diagnostic.Code {
     public static let unsupportedArgument = Diagnostic.Code("E0121")
     /// the program computes with a scalar type that no kernel has
     public static let unsupportedScalarType = Diagnostic.Code("E0122")
+    /// the context rules of a function do not fit its inputs and states
+    public static let invalidContext = Diagnostic.Code("E0123")
     /// an operator's result has another scalar type or shape than its rule derives
     public static let typeMismatch = Diagnostic.Code("E0201")
     /// an operator is applied to scalar types or shapes that it does not accept
@@ -553,6 +555,11 @@ extension Diagnostic.Code {
             .unsupportedScalarType, "unsupportedScalarType",
             "the program computes with a scalar type that no kernel has",
             "convert the module to float32 before exporting it", 4
+        ),
+        (
+            .invalidContext, "invalidContext",
+            "the context rules of a function do not fit its inputs and states",
+            "export the module again; a positions input is int32 or int64 and each axis is one of a state that the function uses", 3
         ),
         (
             .typeMismatch, "typeMismatch",

@@ -17,6 +17,7 @@ internal import StatepackBundle
 //         %4: float32[256, 64] = view.select(a=%1, dim=0, index=0)
 //         %5: float32[2, 256, 64] = inPlace index_copy(a=%1, index=%6, source=%3, axis=1)
 //         output %3 "logits"
+//         context "position_ids" indexes "keyCache" axis 1
 //     }
 //
 // Arguments: `%3` a tensor, `[%1, none]` tensors (`tensors[]` when empty), `query + 1` a size,
@@ -192,6 +193,7 @@ private struct ProgramPrinter {
             case .splat(let bytes): line += "splat \(hexadecimal(bytes))"
             case .tensor(let index): line += "tensor \(index)"
             }
+            if !state.initialDigest.isEmpty { line += " sha256 \(hexadecimal(state.initialDigest))" }
             if state.isNamedByAuthor { line += " named" }
             lines.append(line)
         }
@@ -232,6 +234,16 @@ private struct ProgramPrinter {
         }
         for output in function.outputs {
             lines.append("    output %\(output.value.index) \(quoted(output.name))")
+        }
+        if let context = function.context {
+            let input =
+                function.inputs.indices.contains(context.positions)
+                ? function.inputs[context.positions].name : "#\(context.positions)"
+            let axes = context.axes.map { axis in
+                let name = program.states.indices.contains(axis.state) ? program.states[axis.state].name : "#\(axis.state)"
+                return "\(quoted(name)) axis \(axis.axis)"
+            }
+            lines.append("    context \(quoted(input)) indexes \(axes.joined(separator: ", "))")
         }
         lines.append("}")
     }
@@ -360,7 +372,7 @@ private struct ProgramParser {
     /// Whether the previous word announces bytes, so that `1e05` is two bytes and not a number.
     private func isHexRun(_ bytes: [UInt8], from start: Int) -> Bool {
         guard case .name(let word)? = tokens.last?.token else { return false }
-        return ["inline", "splat", "digest"].contains(word)
+        return ["inline", "splat", "digest", "sha256"].contains(word)
     }
 
     private func string(_ bytes: [UInt8], _ index: inout Int, _ line: Int) throws(ProgramTextError) -> String {
@@ -607,9 +619,10 @@ private struct ProgramParser {
             try expect(word: "tensor")
             initialValue = .tensor(try integer())
         }
+        let digest = take(word: "sha256") ? try bytes() : []
         return .init(
             name: name, source: isBuffer ? .buffer : .input, sourceName: sourceName, type: type,
-            initialValue: initialValue, isNamedByAuthor: take(word: "named"))
+            initialValue: initialValue, isNamedByAuthor: take(word: "named"), initialDigest: digest)
     }
 
     private mutating func function() throws(ProgramTextError) -> Function {
@@ -688,8 +701,27 @@ private struct ProgramParser {
             let id = try value()
             function.outputs.append(.init(name: try text(), value: id))
         }
+        if take(word: "context") { function.context = try context(of: function) }
         try expect("}")
         return function
+    }
+
+    private mutating func context(of function: Function) throws(ProgramTextError) -> ContextRules {
+        let input = try text()
+        guard let positions = function.inputs.firstIndex(where: { $0.name == input }) else {
+            throw fail("unknown input \(input)")
+        }
+        try expect(word: "indexes")
+        var rules = ContextRules(positions: positions, axes: [])
+        repeat {
+            let name = try text()
+            guard let state = result.states.firstIndex(where: { $0.name == name }) else {
+                throw fail("unknown state \(name)")
+            }
+            try expect(word: "axis")
+            rules.axes.append(.init(state: state, axis: try integer()))
+        } while take(",")
+        return rules
     }
 
     private mutating func number() throws(ProgramTextError) -> Double {

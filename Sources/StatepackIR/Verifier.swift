@@ -1,4 +1,4 @@
-internal import StatepackBundle
+package import StatepackBundle
 package import StatepackDiagnostics
 
 /// Checks that a program is what a compiler stage may hand on. Every finding is reported, not only the first.
@@ -145,6 +145,19 @@ private final class ProgramCheck {
 
         for output in function.outputs { _ = use(output.value, "\(place), output `\(output.name)`") }
         check(states: function, place) { use($0, $1) }
+        check(context: function, place)
+    }
+
+    private func check(context function: Function, _ place: String) {
+        guard let context = function.context else { return }
+        // What is out of range has been reported where it is.
+        guard function.inputs.allSatisfy({ function.values.indices.contains($0.value.index) }),
+            function.states.allSatisfy({ program.states.indices.contains($0.state) })
+        else { return }
+        for fault in context.faults(in: ContextRules.Scope(function, of: program)) {
+            report(
+                .invalidContext, fault.message, at: "\(place), context", expected: fault.expected, found: fault.found)
+        }
     }
 
     private static func sharesStorage(_ node: Node) -> Bool { node.isInPlace || node.op.hasPrefix("view.") }
@@ -255,5 +268,16 @@ private final class ProgramCheck {
                     expected: text(type), found: text(recorded))
             }
         }
+    }
+}
+
+extension ContextRules.Scope {
+    /// Of a function whose indices are in range.
+    package init(_ function: Function, of program: Program) {
+        self.init(
+            inputs: function.inputs.map { function[$0.value].scalarType },
+            states: function.states.map {
+                ($0.state, program.states[$0.state].name, program.states[$0.state].type.rank)
+            })
     }
 }

@@ -115,6 +115,10 @@ import Testing
             testDescription: "initial tensor of another shape", code: .bundleInitialValue, place: "state `cache`",
             expected: "float32[16, 4] rowMajor", found: "float32[4] rowMajor"
         ) { $0.states[0].initialValue = .tensor(1) },
+        .init(
+            testDescription: "digest of an initial element", code: .bundleInitialValue, place: "state `count`",
+            expected: "no digest"
+        ) { $0.states[1].initialDigest = Array(0..<32) },
         .init(testDescription: "initial tensor in panels", code: .bundleInitialValue, place: "state `other`") {
             $0.states.append(
                 .init(
@@ -124,7 +128,56 @@ import Testing
         },
     ]
 
+    /// Positions as a second input, which indexes both states where they have rows.
+    private static func addContext(_ program: inout BundleProgram, _ axes: [ContextRules.Axis]) {
+        program.functions[0].inputs.append(.init(name: "positions", value: program.functions[0].values.count))
+        program.functions[0].values.append(
+            .init(scalarType: .int32, shape: [.symbol(0)], storage: .input(1)))
+        program.functions[0].context = ContextRules(positions: 1, axes: axes)
+    }
+
+    @Test func contextRulesThatFitAreAccepted() throws {
+        var program = try Fixture.program()
+        Self.addContext(&program, [.init(state: 0, axis: 0)])
+        try program.check(weightsLength: 832, sourceCount: 2)
+        #expect(program.text().hasSuffix("    context input 1 indexes state 0 axis 0\n}\n"))
+    }
+
     static let functionFaults: [Fault] = [
+        .init(
+            testDescription: "positions that are no input", code: .bundleContext, place: "\(main), context",
+            expected: "0 to 1", found: "2"
+        ) {
+            addContext(&$0, [.init(state: 0, axis: 0)])
+            $0.functions[0].context?.positions = 2
+        },
+        .init(
+            testDescription: "positions that are no integers", code: .bundleContext, place: "\(main), context",
+            expected: "int32 or int64", found: "float32"
+        ) {
+            addContext(&$0, [.init(state: 0, axis: 0)])
+            $0.functions[0].context?.positions = 0
+        },
+        .init(
+            testDescription: "context of no state", code: .bundleContext, place: "\(main), context",
+            expected: "one state or more", found: "none"
+        ) { addContext(&$0, []) },
+        .init(
+            testDescription: "context of a state that does not exist", code: .bundleContext,
+            place: "\(main), context", expected: "0, 1", found: "2"
+        ) { addContext(&$0, [.init(state: 2, axis: 0)]) },
+        .init(
+            testDescription: "context that names a state twice", code: .bundleContext, place: "\(main), context",
+            found: "`cache` after `cache`"
+        ) { addContext(&$0, [.init(state: 0, axis: 0), .init(state: 0, axis: 1)]) },
+        .init(
+            testDescription: "context of an axis too many", code: .bundleContext, place: "\(main), context",
+            expected: "0 to 1", found: "2"
+        ) { addContext(&$0, [.init(state: 0, axis: 2)]) },
+        .init(
+            testDescription: "context of a state without axes", code: .bundleContext, place: "\(main), context",
+            expected: "an axis", found: "0"
+        ) { addContext(&$0, [.init(state: 0, axis: 0), .init(state: 1, axis: 0)]) },
         .init(testDescription: "two inputs of one name", code: .bundleName, place: main, found: "x") {
             $0.functions[0].inputs.append(.init(name: "x", value: 11))
             $0.functions[0].values.append(.init(scalarType: .bool, shape: [], storage: .input(1)))

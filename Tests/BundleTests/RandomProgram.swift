@@ -23,7 +23,8 @@ enum RandomProgram {
             if let initial, random.chance(40) {
                 return BundleProgram.State(
                     name: "state\(index)", sourceName: "model.state.\(index)", scalarType: tensors[initial].scalarType,
-                    shape: tensors[initial].shape.map { SizeExpression($0) }, initialValue: .tensor(initial))
+                    shape: tensors[initial].shape.map { SizeExpression($0) }, initialValue: .tensor(initial),
+                    initialDigest: (0..<32).map { _ in UInt8(random.below(256)) })
             }
             let type = ScalarType.allCases.randomElement(using: &random)!
             return BundleProgram.State(
@@ -79,6 +80,19 @@ enum RandomProgram {
                 .init(
                     scalarType: program.states[state].scalarType, shape: program.states[state].shape,
                     storage: .state(function.states.count - 1)))
+        }
+        let indexed = function.states.filter { program.states[$0.state].shape.count > 0 && random.chance(50) }
+        if !indexed.isEmpty {
+            function.inputs.append(.init(name: "positions", value: function.values.count))
+            function.values.append(
+                .init(
+                    scalarType: random.chance(50) ? .int32 : .int64, shape: [SizeExpression(random.below(4))],
+                    storage: .input(function.inputs.count - 1)))
+            function.context = ContextRules(
+                positions: function.inputs.count - 1,
+                axes: indexed.map {
+                    .init(state: $0.state, axis: random.below(program.states[$0.state].shape.count))
+                })
         }
         for tensor in program.tensors.indices where random.chance(60) {
             function.values.append(

@@ -68,6 +68,12 @@ struct ExportedFixture {
         var shape: [[Int64]] = [[0, 8], [0, 4]]
         var splat: [UInt8] = [0, 0, 0, 0]
         var tensor: UInt64 = 0
+        var digest: [UInt8] = []
+    }
+
+    struct Context {
+        var positions: UInt64 = 1
+        var axes: [(state: UInt64, axis: UInt64)] = [(0, 0)]
     }
 
     struct Value {
@@ -105,6 +111,7 @@ struct ExportedFixture {
                 ("source", Wire.number(2, 4)),
             ], results: [5]),
     ]
+    var context: Context?
     var sources = ["layer (model.py:3)"]
     var weightsFile = ""
     var weightsLength: UInt64 = 0
@@ -140,7 +147,8 @@ struct ExportedFixture {
                 6,
                 Wire.text(1, state.name) + Wire.number(2, state.source) + Wire.text(3, state.sourceName)
                     + Wire.number(4, state.scalarType) + sizes(5, state.shape) + Wire.bytes(6, state.splat)
-                    + Wire.number(7, state.tensor) + Wire.number(8, 1))
+                    + Wire.number(7, state.tensor) + Wire.number(8, 1)
+                    + (state.digest.isEmpty ? [] : Wire.bytes(9, state.digest)))
         }
         var function = Wire.text(1, functionName)
         for value in values {
@@ -158,6 +166,12 @@ struct ExportedFixture {
                 7,
                 Wire.text(1, node.op) + node.arguments.flatMap { Wire.bytes(2, Wire.text(1, $0.0) + $0.1) }
                     + Wire.packed(3, node.results) + Wire.number(4, node.source))
+        }
+        if let context {
+            function += Wire.bytes(
+                8,
+                Wire.number(1, context.positions)
+                    + context.axes.flatMap { Wire.bytes(2, Wire.number(1, $0.state) + Wire.number(2, $0.axis)) })
         }
         body += Wire.bytes(7, function)
         body += sources.flatMap { Wire.text(8, $0) }

@@ -11,7 +11,7 @@ import Testing
         tensor "one" float32[] inline 1e050000
         tensor "none" float32[0] inline empty
         state "keyCache" float32[2, 256, 64] buffer "key_cache" splat 00000000 named
-        state "x" float32[query, `max`] input "x" tensor 0
+        state "x" float32[query, `max`] input "x" tensor 0 sha256 1e050000000000000000000000000000000000000000000000000000000000ff named
         source "layers.0 (model.py:12)"
 
         func "main" {
@@ -23,6 +23,7 @@ import Testing
             %5: float32[2, 256, 64] = inPlace index_put(a=%1, source=%3, indices=[%4, none], accumulate=0)
             %6: bool[], %7: int64[2*query + 1] = many(s={1, query - 1}, e={}, t=tensors[], n=-0.5, i=-inf, m=numbers[1.0, 1e-05], f=true, d=int64, x="a\\n", k=-3, q=max(query, `max`))
             output %3 "logits"
+            context "features" indexes "keyCache" axis 1
         }
 
         """
@@ -35,6 +36,8 @@ import Testing
         let program = try Program(text: Self.text)
         #expect(try Program(text: program.text()) == program.renumbered())
         #expect(program.digest.count == 32)
+        #expect(program.states[1].initialDigest.count == 32 && program.states[1].initialDigest[1] == 5)
+        #expect(program.functions[0].context == ContextRules(positions: 0, axes: [.init(state: 0, axis: 1)]))
         #expect(program.tensors[1].data == .inline([0x1e, 5, 0, 0]))
     }
 
@@ -64,6 +67,8 @@ import Testing
         ("func \"f\" { state %0 \"k\": bool[] }", 1, "unknown state k"),
         ("func \"f\" { constant %0 \"k\": bool[] }", 1, "unknown tensor k"),
         ("tensor \"a\" bool[] inline 0", 1, "odd number"),
+        ("func \"f\" { context \"p\" indexes \"k\" axis 0 }", 1, "unknown input p"),
+        ("func \"f\" { input %0 \"p\": int64[] context \"p\" indexes \"k\" axis 0 }", 1, "unknown state k"),
         ("func \"f", 1, "not closed"),
         ("func \"f\" {", 1, "expected }"),
     ])

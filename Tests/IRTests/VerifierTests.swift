@@ -158,6 +158,25 @@ import Testing
         #expect(found.map(\.code) == [.invalidOperands, .invalidOperands])
     }
 
+    @Test(arguments: Verifier.Stage.allCases)
+    func refusesContextRulesThatDoNotFit(stage: Verifier.Stage) throws {
+        let text = """
+            func "main" {
+                input %0 "positions": float32[4]
+                state %1 "cache": float32[8, 4]
+                context "positions" indexes "cache" axis 2, "cache" axis 0
+            }
+            """
+        let found = Verifier.findings(in: try Self.program(text), stage: stage)
+        #expect(found.allSatisfy { $0.code == .invalidContext && $0.location == "function `main`, context" })
+        #expect(
+            found.map(\.message) == [
+                "the positions of the context have the wrong scalar type",
+                "the context names an axis that state `cache` does not have",
+                "the context does not name each state once, in the order of the function",
+            ])
+    }
+
     @Test func blamesTheCompilerForWhatItsPassesMade() throws {
         let text = Self.core.replacing("axis=0)", with: "axis=2)")
         let program = try Self.program(text)

@@ -22,6 +22,7 @@ package protocol TensorSource: Sendable {
 package struct ImportedWeights: TensorSource {
     let file: Safetensors?
 
+    /// Without a file only inline tensors can be read.
     package init(file: Safetensors? = nil) { self.file = file }
 
     package func withBytes<R>(
@@ -46,19 +47,29 @@ package struct ImportedProgram: Sendable {
     /// Verified against the format (indices, names, sizes, bytes), not yet by the operators' rules: `Verifier` does that.
     package var program: Program
     package var weights: ImportedWeights
-    /// Where the weights file is; nil when all tensors are inline.
+    /// Where the weights file is, read or not; nil when all tensors are inline.
     package var weightsPath: String?
     package var recording: Recording?
     /// The recording's bytes as they stand in the file, for the bundle; empty when there is none.
     package var recordingBytes: [UInt8]
 }
 
+/// How much of the weights file `importProgram` reads. Tensors inside exported.pb are always read and checked.
+package enum WeightsReading: Sendable {
+    /// All of it: its SHA-256 is compared (half a second a gigabyte), and that of every initial value in it.
+    case verify
+    /// Its length and header; tensors are mapped.
+    case map
+    /// Nothing: it need not exist. For whoever asks what the program is and not what it computes.
+    case skip
+}
+
 /// Reads an exported program and, beside it, its weights.
 ///
-/// Reads the program once and hashes the weights file once unless told not to (half a second a gigabyte).
-/// Throws a `DiagnosticList` of E01 codes; every fault of the program is in it, up to a hundred.
+/// Takes milliseconds with `.skip` or `.map`, whatever the weights weigh. Throws a `DiagnosticList` of E01 codes;
+/// every fault of the program is in it, up to a hundred.
 package func importProgram(
-    at path: String, verifyingWeights: Bool = true
+    at path: String, weights reading: WeightsReading = .verify
 ) throws(DiagnosticList) -> ImportedProgram {
     let file = try MappedFile(path: path)
     // NOTE: the parts are ranges of the mapping, which goes away with the last use of `file`.
@@ -71,13 +82,40 @@ package func importProgram(
     if let weightsFile {
         let folder = path.lastIndex(of: "/").map { String(path[...$0]) } ?? ""
         weightsPath = folder + weightsFile.name
-        weights = try open(weightsFile, path: folder + weightsFile.name, program, verifying: verifyingWeights)
+        if reading != .skip {
+            weights = try open(weightsFile, path: folder + weightsFile.name, program, verifying: reading == .verify)
+        }
     }
+    try checkInitialValues(of: program, weights, reading, path: path)
     var recording: Recording?
     if let bytes = parts.recording { recording = try Recording(serialized: bytes, path: path) }
     return ImportedProgram(
         program: program, weights: weights, weightsPath: weightsPath, recording: recording,
         recordingBytes: parts.recording.map { Array($0) } ?? [])
+}
+
+/// Whether the digests that stand for initial tensors are theirs.
+private func checkInitialValues(
+    of program: Program, _ weights: ImportedWeights, _ reading: WeightsReading, path: String
+) throws(DiagnosticList) {
+    var findings: [Diagnostic] = []
+    for state in program.states {
+        guard case .tensor(let index) = state.initialValue else { continue }
+        let tensor = program.tensors[index]
+        if case .weightsFile = tensor.data, reading != .verify { continue }
+        let found: [UInt8]
+        do { found = try weights.withBytes(of: tensor) { SHA256Digest.of($0) } } catch {
+            throw error as? DiagnosticList ?? DiagnosticList([Diagnostic(.internalError, "\(error)")])
+        }
+        if !state.initialDigest.isEmpty, found != state.initialDigest {
+            findings.append(
+                Diagnostic(
+                    .digestMismatch, "the initial value of a state does not have its declared digest",
+                    at: "\(path), state `\(state.name)`", expected: hexadecimal(state.initialDigest),
+                    found: hexadecimal(found)))
+        }
+    }
+    if !findings.isEmpty { throw DiagnosticList(findings) }
 }
 
 struct WeightsFile {

@@ -313,10 +313,19 @@ struct ProgramConversion {
                     expected: "\(type.scalarType.byteCount) bytes of \(type.scalarType)", found: "\(splat.count) bytes")
             }
         }
+        let digest = bytes(state.initial_digest)
+        let digestLength = state.initial_tensor > 0 ? 32 : 0
+        // A draft of the format had no digests.
+        if digest.count != digestLength, !digest.isEmpty {
+            report(
+                .malformedProgram, "the digest of an initial value has the wrong length", at: location,
+                expected: digestLength == 0 ? "no digest beside one element" : "32 bytes",
+                found: "\(digest.count) bytes")
+        }
         result.states.append(
             .init(
                 name: stateName, source: source, sourceName: sourceName, type: type, initialValue: initialValue,
-                isNamedByAuthor: state.named_by_author != 0))
+                isNamedByAuthor: state.named_by_author != 0, initialDigest: digest))
     }
 
     // MARK: Functions
@@ -355,10 +364,29 @@ struct ProgramConversion {
                     tensor: index(constant.tensor, below: result.tensors.count, "tensor", location)))
         }
         checkNames(of: function, place)
+        if let context = message.context { convert(context: context.pointee, of: &function, place) }
         for pointer in list(message.n_nodes, message.nodes) {
             function.nodes.append(node(pointer!.pointee, count, "\(place), node \(function.nodes.count)"))
         }
         result.functions.append(function)
+    }
+
+    private mutating func convert(
+        context message: Statepack__Program__V1__ContextRules, of function: inout Function, _ place: String
+    ) {
+        var rules = ContextRules(positions: Int(message.positions), axes: [])
+        for pointer in list(message.n_axes, message.axes) {
+            rules.axes.append(.init(state: Int(pointer!.pointee.state), axis: Int(pointer!.pointee.axis)))
+        }
+        // Indices that are out of range have been reported, and replaced by 0: that need not be in range either.
+        guard function.inputs.allSatisfy({ function.values.indices.contains($0.value.index) }),
+            function.states.allSatisfy({ result.states.indices.contains($0.state) })
+        else { return }
+        for fault in rules.faults(in: ContextRules.Scope(function, of: result)) {
+            report(
+                .invalidContext, fault.message, at: "\(place), context", expected: fault.expected, found: fault.found)
+        }
+        function.context = rules
     }
 
     private mutating func named(

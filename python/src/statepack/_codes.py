@@ -53,6 +53,7 @@ WEIGHTS_MISMATCH = "E0119"
 UNKNOWN_OPERATOR = "E0120"
 UNSUPPORTED_ARGUMENT = "E0121"
 UNSUPPORTED_SCALAR_TYPE = "E0122"
+INVALID_CONTEXT = "E0123"
 TYPE_MISMATCH = "E0201"
 INVALID_OPERANDS = "E0202"
 INVALID_ARGUMENT = "E0203"
@@ -206,6 +207,7 @@ EXPLANATIONS = {
     "E0120": ("the program uses operators that Statepack does not have", "express the computation with the operators of schemas/ops.json, at the named source lines"),
     "E0121": ("an operator is used in a form that Statepack does not support", "rewrite the call at the named source line"),
     "E0122": ("the program computes with a scalar type that no kernel has", "convert the module to float32 before exporting it"),
+    "E0123": ("the context rules of a function do not fit its inputs and states", "export the module again; a positions input is int32 or int64 and each axis is one of a state that the function uses"),
     "E0201": ("an operator's result has another scalar type or shape than its rule derives", "export the module again; a file written by statepack never has this fault"),
     "E0202": ("an operator is applied to scalar types or shapes that it does not accept", "export the module again; a file written by statepack never has this fault"),
     "E0203": ("an argument of an operator is missing, unknown, or of the wrong kind", "export the module again with this version"),
@@ -360,6 +362,7 @@ EXIT_CODES = {
     "E0120": 4,
     "E0121": 4,
     "E0122": 4,
+    "E0123": 3,
     "E0201": 3,
     "E0202": 3,
     "E0203": 3,
