@@ -283,6 +283,12 @@ extension Diagnostic.Code {
     public static let recordingAbsent = Diagnostic.Code("E0726")
     /// the recording does not fit the program it travels with
     public static let recordingMismatch = Diagnostic.Code("E0727")
+    /// a model lies in its folder without a contract
+    public static let contractAbsent = Diagnostic.Code("E0728")
+    /// a bundle was made from another exported program than the one beside it
+    public static let bundleStale = Diagnostic.Code("E0729")
+    /// a contract is to be written, but there is no model beside it, or more than one
+    public static let contractSourceUnclear = Diagnostic.Code("E0730")
     /// an output could not be written
     public static let unwritableOutput = Diagnostic.Code("E0731")
     /// an output would overwrite a file that the command reads
@@ -301,6 +307,12 @@ extension Diagnostic.Code {
     public static let contractInitialValue = Diagnostic.Code("E0781")
     /// other operators write a state than the contract says
     public static let contractWrittenBy = Diagnostic.Code("E0782")
+    /// two versions of a model have other weights
+    public static let weightsChanged = Diagnostic.Code("E0783")
+    /// a function computes in another way than in the other version of the model
+    public static let graphChanged = Diagnostic.Code("E0784")
+    /// two versions of a model were made from different programs
+    public static let programChanged = Diagnostic.Code("E0785")
     /// a fault of this tool
     public static let internalError = Diagnostic.Code("E0799")
 
@@ -929,7 +941,7 @@ extension Diagnostic.Code {
         (
             .contractMalformed, "contractMalformed",
             "the contract is not a document of schemas/contract.schema.json",
-            "write it with: statepack inspect MODEL --json", 3
+            "write it with: statepack describe MODEL", 3
         ),
         (
             .contractFunctionMissing, "contractFunctionMissing",
@@ -939,7 +951,7 @@ extension Diagnostic.Code {
         (
             .contractFunctionExtra, "contractFunctionExtra",
             "the program has a function that the contract does not declare",
-            "add it to the contract: statepack inspect MODEL --json prints one", 1
+            "add it to the contract: statepack describe MODEL prints one", 1
         ),
         (
             .contractEntryMissing, "contractEntryMissing",
@@ -1012,6 +1024,21 @@ extension Diagnostic.Code {
             "export again", 3
         ),
         (
+            .contractAbsent, "contractAbsent",
+            "a model lies in its folder without a contract",
+            "write one with statepack describe, and commit it", 1
+        ),
+        (
+            .bundleStale, "bundleStale",
+            "a bundle was made from another exported program than the one beside it",
+            "convert the exported program again", 1
+        ),
+        (
+            .contractSourceUnclear, "contractSourceUnclear",
+            "a contract is to be written, but there is no model beside it, or more than one",
+            "write it with statepack describe MODEL -o CONTRACT", 2
+        ),
+        (
             .unwritableOutput, "unwritableOutput",
             "an output could not be written",
             "check the folder, its permissions and the space that is left", 5
@@ -1055,6 +1082,21 @@ extension Diagnostic.Code {
             .contractWrittenBy, "contractWrittenBy",
             "other operators write a state than the contract says",
             "change the contract when that is meant; no caller has to change", 1
+        ),
+        (
+            .weightsChanged, "weightsChanged",
+            "two versions of a model have other weights",
+            "nothing, when that is meant; no caller has to change", 1
+        ),
+        (
+            .graphChanged, "graphChanged",
+            "a function computes in another way than in the other version of the model",
+            "nothing, when that is meant; no caller has to change", 1
+        ),
+        (
+            .programChanged, "programChanged",
+            "two versions of a model were made from different programs",
+            "compare two files of one kind to learn what changed", 1
         ),
         (
             .internalError, "internalError",

@@ -76,7 +76,7 @@ extension Diagnostic: CustomStringConvertible {
     }
 
     /// Names come from files; a terminal must not obey what they contain.
-    private static func printable(_ text: String) -> String {
+    package static func printable(_ text: String) -> String {
         var result = ""
         for scalar in text.unicodeScalars {
             if scalar.value < 0x20 || (0x7F...0x9F).contains(scalar.value) || changesDirection(scalar) {

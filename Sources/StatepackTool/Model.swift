@@ -10,7 +10,28 @@ enum Model {
     init(path: String) throws {
         switch ModelFileKind(path: path) {
         case .bundle: self = .bundle(try MappedBundle(path: path))
-        case .exportedProgram: self = .exportedProgram(try importProgram(at: path), path: path)
+        case .exportedProgram: self = .exportedProgram(try Self.importing(path), path: path)
+        }
+    }
+
+    /// Without the weights, which nobody asks for here; they are opened, not hashed, only for the initial value of a
+    /// state in a file that has no digest of it.
+    private static func importing(_ path: String) throws -> ImportedProgram {
+        let imported = try importProgram(at: path, weights: .skip)
+        let lacksDigest = imported.program.states.contains { state in
+            guard case .tensor(let index) = state.initialValue, state.initialDigest.isEmpty,
+                case .weightsFile = imported.program.tensors[index].data
+            else { return false }
+            return true
+        }
+        return lacksDigest ? try importProgram(at: path, weights: .map) : imported
+    }
+
+    /// What was read, for whoever must not overwrite it.
+    func files(at path: String) -> [String] {
+        switch self {
+        case .bundle: [path]
+        case .exportedProgram(let imported, _): [path] + (imported.weightsPath.map { [$0] } ?? [])
         }
     }
 

@@ -24,6 +24,9 @@ struct ToolRun {
         ("statepack", ["--help"], "help-statepack.txt"),
         ("statepack", ["inspect", "-h"], "help-statepack-inspect.txt"),
         ("statepack", ["help", "run"], "help-statepack-run.txt"),
+        ("statepack", ["describe", "--help"], "help-statepack-describe.txt"),
+        ("statepack", ["diff", "--help"], "help-statepack-diff.txt"),
+        ("statepack", ["contract", "--help"], "help-statepack-contract.txt"),
     ])
     func helpIsTheGoldenText(_ program: String, _ words: [String], _ golden: String) async throws {
         let run = await ToolRun(program, words)
@@ -149,7 +152,7 @@ struct ToolRun {
             diagnostics: """
                 error[E0706]: COMMAND is missing
                   --> statepack
-                  expected: convert, validate, inspect, run, help
+                  expected: convert, validate, inspect, describe, diff, contract, run, help
                   hint:     see `statepack --help`
 
                 """),
@@ -158,7 +161,7 @@ struct ToolRun {
             diagnostics: """
                 error[E0703]: unknown command `inspekt`
                   --> statepack
-                  expected: convert, validate, inspect, run, help
+                  expected: convert, validate, inspect, describe, diff, contract, run, help
                   found:    inspekt
                   hint:     did you mean `inspect`?
 
@@ -168,7 +171,7 @@ struct ToolRun {
             diagnostics: """
                 error[E0703]: unknown command `rnu`
                   --> statepack help
-                  expected: convert, validate, inspect, run, help
+                  expected: convert, validate, inspect, describe, diff, contract, run, help
                   found:    rnu
                   hint:     did you mean `run`?
 

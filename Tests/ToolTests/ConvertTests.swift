@@ -168,7 +168,7 @@ import Testing
                 """),
         Failure(
             testDescription: "contract that is no contract", words: ["--descriptors", "%/exported.pb"], status: 3,
-            diagnostics: "error[E0711]: the contract is not valid JSON: expected a value\n"),
+            diagnostics: "error[E0711]: the file is a model, not a contract\n"),
         Failure(
             testDescription: "unknown pass", words: ["--dump-ir-after", "RecoverStateWrite"], status: 2,
             diagnostics: "error[E0705]: option `--dump-ir-after` has an invalid value\n"),

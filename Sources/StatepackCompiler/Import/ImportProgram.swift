@@ -52,6 +52,8 @@ package struct ImportedProgram: Sendable {
     package var recording: Recording?
     /// The recording's bytes as they stand in the file, for the bundle; empty when there is none.
     package var recordingBytes: [UInt8]
+    /// SHA-256 that the program declares for the weights file; empty when all tensors are inline.
+    package var weightsDigest: [UInt8] = []
 }
 
 /// How much of the weights file `importProgram` reads. Tensors inside exported.pb are always read and checked.
@@ -91,7 +93,7 @@ package func importProgram(
     if let bytes = parts.recording { recording = try Recording(serialized: bytes, path: path) }
     return ImportedProgram(
         program: program, weights: weights, weightsPath: weightsPath, recording: recording,
-        recordingBytes: parts.recording.map { Array($0) } ?? [])
+        recordingBytes: parts.recording.map { Array($0) } ?? [], weightsDigest: weightsFile?.digest ?? [])
 }
 
 /// Whether the digests that stand for initial tensors are theirs.

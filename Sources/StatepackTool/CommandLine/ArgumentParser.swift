@@ -164,6 +164,7 @@ struct ArgumentParser {
                 .missingOperand, "\(operand.name) is missing", expected: Self.usage(syntax, commandPath),
                 hint: "see `\(commandPath) --help`")
         }
+        if syntax.operands.last?.isRepeatable == true { return }
         for extra in arguments.operands.dropFirst(syntax.operands.count) {
             report(
                 .unexpectedOperand, "unexpected argument `\(extra)`", expected: Self.usage(syntax, commandPath),
@@ -192,7 +193,7 @@ struct ArgumentParser {
     static func usage(_ syntax: CommandSyntax, _ path: String) -> String {
         var text = path
         if !syntax.subcommands.isEmpty { text += " COMMAND" }
-        for operand in syntax.operands { text += operand.isRequired ? " \(operand.name)" : " [\(operand.name)]" }
+        for operand in syntax.operands { text += operand.isRequired ? " \(operand.label)" : " [\(operand.label)]" }
         return text + " [options]"
     }
 }

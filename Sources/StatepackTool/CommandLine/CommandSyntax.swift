@@ -5,6 +5,11 @@ struct CommandSyntax: Sendable {
         var name: String
         var summary: String
         var isRequired = true
+        /// Takes any number of words, at least one when it is required. Only the last operand may.
+        var isRepeatable = false
+
+        /// As usage and help show it: `MODEL...` when it repeats.
+        var label: String { isRepeatable ? "\(name)..." : name }
     }
 
     struct Option: Sendable {

@@ -86,6 +86,52 @@ extension CommandSyntax {
         ],
         notes: [exitCodes])
 
+    static let describe = CommandSyntax(
+        name: "describe",
+        summary: "Write the contract of a bundle or an exported program, to be read and committed. Reads no weights.",
+        operands: [Operand(name: "MODEL", summary: "a bundle (*.statepack) or an exported program (*.pb)")],
+        options: [
+            Option(
+                "output", short: "o", .text("CONTRACT.JSON"),
+                "where the contract goes, such as exported.contract.json (default: standard output)")
+        ],
+        notes: [exitCodes])
+
+    static let diff = CommandSyntax(
+        name: "diff",
+        summary: """
+            Print what changes for callers between two versions of a model: breaking, compatible, or numeric (other \
+            values, the same names, types and shapes). Reads no weights.
+            """,
+        operands: [
+            Operand(name: "OLD", summary: "a contract (*.contract.json), an exported program or a bundle"),
+            Operand(name: "NEW", summary: "another one, of any of these kinds"),
+        ],
+        options: [
+            Option(
+                "fail-on", .choice("CLASS", ["breaking", "any"]),
+                "exit with 1 when there is a breaking change, or any change (default: exit with 0)"),
+            Option(
+                "format", .choice("FORMAT", DiagnosticFormat.allCases.map(\.rawValue) + ["markdown"]),
+                "text (default), json, github (workflow commands), or markdown (a comment for a pull request)"),
+        ],
+        notes: [
+            "Weights and operators are compared by their digests, where both files carry such.", exitCodes,
+        ])
+
+    static let contract = CommandSyntax(
+        name: "contract",
+        summary: """
+            Check that exported programs, bundles and contracts that lie together agree: exported.pb, \
+            exported.statepack and exported.contract.json, or all models beside the only contract. Reads no weights.
+            """,
+        operands: [Operand(name: "FILE", summary: "any of these files; its partners are found", isRepeatable: true)],
+        options: [
+            Option("update", "write the contract anew where it differs from the exported program, or the bundle"),
+            DiagnosticFormat.option,
+        ],
+        notes: [exitCodes])
+
     static let run = CommandSyntax(
         name: "run",
         summary: "Run a function of a bundle for some steps, its states kept from step to step.",
@@ -120,5 +166,5 @@ extension CommandSyntax {
             Option("explain", .text("CODE"), "print cause and remedy of a diagnostic such as E0301")
         ],
         notes: ["`statepack COMMAND --help` describes a command.", exitCodes],
-        subcommands: [convert, validate, inspect, run, help])
+        subcommands: [convert, validate, inspect, describe, diff, contract, run, help])
 }

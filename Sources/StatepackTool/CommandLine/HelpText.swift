@@ -8,7 +8,7 @@ func helpText(for syntax: CommandSyntax, path: String) -> String {
         for (left, right) in rows { lines += row(left, right) }
     }
     section("commands", syntax.subcommands.map { ("  \($0.name)", $0.summary) })
-    section("arguments", syntax.operands.map { ("  \($0.name)", $0.summary) })
+    section("arguments", syntax.operands.map { ("  \($0.label)", $0.summary) })
     section(
         "options",
         syntax.allOptions.map { option in

@@ -39,6 +39,32 @@ package struct ContractDifference: Hashable, Sendable {
         self.diagnostic = diagnostic
     }
 
+    /// For people who look at two versions: the two sides are called `old` and `new`.
+    ///
+    ///     breaking[E0718]: the state `keyCache` has another shape
+    ///       --> function `main`, state `keyCache`
+    ///       old:  [2, 256, 64] float32
+    ///       new:  [2, 512, 64] float32
+    package var text: String {
+        var lines = ["\(`class`.rawValue)[\(diagnostic.code)]: \(Diagnostic.printable(diagnostic.message))"]
+        if let location = diagnostic.location { lines.append("  --> \(Diagnostic.printable(location))") }
+        for (label, value) in [
+            ("old:  ", diagnostic.expected), ("new:  ", diagnostic.found), ("hint: ", diagnostic.hint),
+        ] {
+            if let value { lines.append("  \(label)\(Diagnostic.printable(value))") }
+        }
+        return lines.joined(separator: "\n") + "\n"
+    }
+
+    package var json: JSONValue {
+        [
+            "class": .string(`class`.rawValue), "change": .string(change.rawValue),
+            "code": .string(diagnostic.code.rawValue), "message": .string(diagnostic.message),
+            "location": diagnostic.location.map { .string($0) }, "old": diagnostic.expected.map { .string($0) },
+            "new": diagnostic.found.map { .string($0) }, "hint": diagnostic.hint.map { .string($0) },
+        ]
+    }
+
     /// The diagnostic with the class in its message, as `validate` and `convert` report it.
     package var finding: Diagnostic {
         var finding = diagnostic

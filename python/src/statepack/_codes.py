@@ -144,6 +144,9 @@ REPLAY_RESET = "E0724"
 REPLAY_REFUSED = "E0725"
 RECORDING_ABSENT = "E0726"
 RECORDING_MISMATCH = "E0727"
+CONTRACT_ABSENT = "E0728"
+BUNDLE_STALE = "E0729"
+CONTRACT_SOURCE_UNCLEAR = "E0730"
 UNWRITABLE_OUTPUT = "E0731"
 OUTPUT_IS_INPUT = "E0732"
 RUN_INPUT_MISSING = "E0742"
@@ -153,6 +156,9 @@ RUN_STATE_UNKNOWN = "E0745"
 CONTRACT_CONTEXT = "E0780"
 CONTRACT_INITIAL_VALUE = "E0781"
 CONTRACT_WRITTEN_BY = "E0782"
+WEIGHTS_CHANGED = "E0783"
+GRAPH_CHANGED = "E0784"
+PROGRAM_CHANGED = "E0785"
 INTERNAL_ERROR = "E0799"
 
 # code -> (cause, remedy)
@@ -281,9 +287,9 @@ EXPLANATIONS = {
     "E0707": ("there are more arguments than the command takes", "quote a path that has blanks; the command's --help shows the order"),
     "E0708": ("an option that takes one value is given twice", "keep one of them"),
     "E0709": ("two options, or an option and a file, contradict each other", "the message names both"),
-    "E0711": ("the contract is not a document of schemas/contract.schema.json", "write it with: statepack inspect MODEL --json"),
+    "E0711": ("the contract is not a document of schemas/contract.schema.json", "write it with: statepack describe MODEL"),
     "E0712": ("the contract declares a function that the program does not have", "export the function, or take it out of the contract"),
-    "E0713": ("the program has a function that the contract does not declare", "add it to the contract: statepack inspect MODEL --json prints one"),
+    "E0713": ("the program has a function that the contract does not declare", "add it to the contract: statepack describe MODEL prints one"),
     "E0714": ("the contract declares an input, state or output that the function does not have", "rename it in the exporter, or take it out of the contract"),
     "E0715": ("the function has an input, state or output that the contract does not declare", "add it to the contract, or do not export it"),
     "E0716": ("inputs, states or outputs come in another order than the contract's", "callers may bind by position: keep the contract's order in the exporter"),
@@ -298,6 +304,9 @@ EXPLANATIONS = {
     "E0725": ("the runtime refused a step of the recording", "the diagnostic that follows is the runtime's own"),
     "E0726": ("the file carries no recording, so that nothing could be replayed", "export again without leaving the recording out"),
     "E0727": ("the recording does not fit the program it travels with", "export again"),
+    "E0728": ("a model lies in its folder without a contract", "write one with statepack describe, and commit it"),
+    "E0729": ("a bundle was made from another exported program than the one beside it", "convert the exported program again"),
+    "E0730": ("a contract is to be written, but there is no model beside it, or more than one", "write it with statepack describe MODEL -o CONTRACT"),
     "E0731": ("an output could not be written", "check the folder, its permissions and the space that is left"),
     "E0732": ("an output would overwrite a file that the command reads", "choose another path"),
     "E0742": ("the inputs file has no tensor for an input of the function at some step", "name tensors INPUT for all steps or INPUT.STEP for one"),
@@ -307,6 +316,9 @@ EXPLANATIONS = {
     "E0780": ("the context rules of a function are not those of the contract", "declare the same rules in the exporter, or change the contract and the callers together"),
     "E0781": ("a state starts from other values than the contract says", "export a fresh module, or change the contract; no caller has to change"),
     "E0782": ("other operators write a state than the contract says", "change the contract when that is meant; no caller has to change"),
+    "E0783": ("two versions of a model have other weights", "nothing, when that is meant; no caller has to change"),
+    "E0784": ("a function computes in another way than in the other version of the model", "nothing, when that is meant; no caller has to change"),
+    "E0785": ("two versions of a model were made from different programs", "compare two files of one kind to learn what changed"),
     "E0799": ("a fault of this tool", "report it with the command line and the file"),
 }
 
@@ -453,6 +465,9 @@ EXIT_CODES = {
     "E0725": 1,
     "E0726": 1,
     "E0727": 3,
+    "E0728": 1,
+    "E0729": 1,
+    "E0730": 2,
     "E0731": 5,
     "E0732": 2,
     "E0742": 1,
@@ -462,5 +477,8 @@ EXIT_CODES = {
     "E0780": 1,
     "E0781": 1,
     "E0782": 1,
+    "E0783": 1,
+    "E0784": 1,
+    "E0785": 1,
     "E0799": 70,
 }
