@@ -312,11 +312,14 @@ private struct ContractComparison {
                 at: location, expected: rules.text, found: "no context rules")
             return
         }
-        // A name that changed is reported where it is declared.
-        func key(_ axis: Contract.Context.Axis) -> String { "\(axis.axis) \(axis.state)" }
-        let renamed = rules.axes.map { Contract.Context.Axis(state: states[$0.state] ?? $0.state, axis: $0.axis) }
-        if inputs[rules.positions] ?? rules.positions == others.positions,
-            Set(renamed.map(key)) == Set(others.axes.map(key))
+        // A name that changed is reported where it is declared, whether the rules follow it or not.
+        func isSame(_ name: String, _ other: String, _ renamed: [String: String]) -> Bool {
+            name == other || renamed[name] == other
+        }
+        if isSame(rules.positions, others.positions, inputs), rules.axes.count == others.axes.count,
+            rules.axes.allSatisfy({ axis in
+                others.axes.contains { $0.axis == axis.axis && isSame(axis.state, $0.state, states) }
+            })
         {
             return
         }

@@ -11,6 +11,11 @@ package indirect enum JSONValue: Hashable, Sendable {
     package struct Member: Hashable, Sendable {
         package var key: String
         package var value: JSONValue
+
+        package init(key: String, value: JSONValue) {
+            self.key = key
+            self.value = value
+        }
     }
 
     package static func strings(_ values: some Sequence<String>) -> JSONValue { .array(values.map { .string($0) }) }
