@@ -70,7 +70,8 @@ let package = Package(
         .testTarget(
             name: "ToolTests",
             dependencies: [
-                "StatepackTool", "StatepackCompiler", "Statepack", "StatepackBundle", "StatepackDiagnostics",
+                "StatepackTool", "StatepackCompiler", "StatepackIR", "Statepack", "StatepackBundle",
+                "StatepackDiagnostics",
             ],
             exclude: ["Goldens"]),
     ],

@@ -213,7 +213,7 @@ struct Placement: Hashable {
 
 extension SizeExpression {
     /// The symbols it depends on.
-    var symbolIndices: Set<Int> {
+    package var symbolIndices: Set<Int> {
         let code = postfix
         return Set(stride(from: 0, to: code.count, by: 2).filter { code[$0] == 1 }.map { Int(code[$0 + 1]) })
     }

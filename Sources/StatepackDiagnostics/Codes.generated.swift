@@ -275,7 +275,7 @@ extension Diagnostic.Code {
     public static let replayState = Diagnostic.Code("E0722")
     /// the replay changed elements of a state that the recorded step left alone
     public static let replayUntouched = Diagnostic.Code("E0723")
-    /// a second replay from the initial values gives other bytes than the first
+    /// a sequence that starts again from the initial values gives other bytes than the first time
     public static let replayReset = Diagnostic.Code("E0724")
     /// the runtime refused a step of the recording
     public static let replayRefused = Diagnostic.Code("E0725")
@@ -301,6 +301,32 @@ extension Diagnostic.Code {
     public static let runFunctionUnknown = Diagnostic.Code("E0744")
     /// the states file has a tensor that is no state of the function, or has another type or shape
     public static let runStateUnknown = Diagnostic.Code("E0745")
+    /// weights, scratch memory and the states of the sessions do not fit into the memory budget
+    public static let memoryBudgetExceeded = Diagnostic.Code("E0750")
+    /// a step copies more bytes than the limit
+    public static let stepCopiesExceeded = Diagnostic.Code("E0751")
+    /// a sequence gives other bytes when another one runs in turns with it
+    public static let replayInterleaved = Diagnostic.Code("E0752")
+    /// a replay gives other bytes when the replays run in reverse order
+    public static let replayOrder = Diagnostic.Code("E0753")
+    /// no function reads a state
+    public static let stateNeverRead = Diagnostic.Code("E0754")
+    /// no function writes a state
+    public static let stateNeverWritten = Diagnostic.Code("E0755")
+    /// a function writes a state, but no step of the recording changes it
+    public static let stateNotRecorded = Diagnostic.Code("E0756")
+    /// nothing reads an input of a function
+    public static let inputUnused = Diagnostic.Code("E0757")
+    /// an output is a whole state, which each step copies for it
+    public static let outputIsState = Diagnostic.Code("E0758")
+    /// no step of the recording runs at the smallest, or at the largest, size that a symbol may have
+    public static let boundNotRecorded = Diagnostic.Code("E0759")
+    /// a weight has a NaN or an infinity
+    public static let weightNotFinite = Diagnostic.Code("E0760")
+    /// a value of a function is computed or stored in float64
+    public static let float64Left = Diagnostic.Code("E0761")
+    /// an input says which rows of a state are written, but the function declares no context
+    public static let contextUndeclared = Diagnostic.Code("E0762")
     /// the context rules of a function are not those of the contract
     public static let contractContext = Diagnostic.Code("E0780")
     /// a state starts from other values than the contract says
@@ -1005,8 +1031,8 @@ extension Diagnostic.Code {
         ),
         (
             .replayReset, "replayReset",
-            "a second replay from the initial values gives other bytes than the first",
-            "report the model: something is kept between two sequences", 1
+            "a sequence that starts again from the initial values gives other bytes than the first time",
+            "report the model: something outlives a reset of the states", 1
         ),
         (
             .replayRefused, "replayRefused",
@@ -1067,6 +1093,71 @@ extension Diagnostic.Code {
             .runStateUnknown, "runStateUnknown",
             "the states file has a tensor that is no state of the function, or has another type or shape",
             "statepack inspect lists the states", 1
+        ),
+        (
+            .memoryBudgetExceeded, "memoryBudgetExceeded",
+            "weights, scratch memory and the states of the sessions do not fit into the memory budget",
+            "use fewer sessions or runs at a time, smaller states or bounds, or raise the budget", 1
+        ),
+        (
+            .stepCopiesExceeded, "stepCopiesExceeded",
+            "a step copies more bytes than the limit",
+            "change the update that the message names, or raise the limit", 1
+        ),
+        (
+            .replayInterleaved, "replayInterleaved",
+            "a sequence gives other bytes when another one runs in turns with it",
+            "report the model: something is shared between two sequences", 1
+        ),
+        (
+            .replayOrder, "replayOrder",
+            "a replay gives other bytes when the replays run in reverse order",
+            "report the model: something is kept from one sequence to the next", 1
+        ),
+        (
+            .stateNeverRead, "stateNeverRead",
+            "no function reads a state",
+            "take it out of the module, or return what depends on it", 1
+        ),
+        (
+            .stateNeverWritten, "stateNeverWritten",
+            "no function writes a state",
+            "keep it as a constant: register it as a buffer that nothing writes and leave it out of the states", 1
+        ),
+        (
+            .stateNotRecorded, "stateNotRecorded",
+            "a function writes a state, but no step of the recording changes it",
+            "pass recording_inputs with a step that changes it", 1
+        ),
+        (
+            .inputUnused, "inputUnused",
+            "nothing reads an input of a function",
+            "take it out of forward(), or use it", 1
+        ),
+        (
+            .outputIsState, "outputIsState",
+            "an output is a whole state, which each step copies for it",
+            "return what is computed from the state; callers read the state itself", 1
+        ),
+        (
+            .boundNotRecorded, "boundNotRecorded",
+            "no step of the recording runs at the smallest, or at the largest, size that a symbol may have",
+            "pass recording_inputs with a step of that size, or give the Dim the bounds that are used", 1
+        ),
+        (
+            .weightNotFinite, "weightNotFinite",
+            "a weight has a NaN or an infinity",
+            "repair the checkpoint; a mask can use torch.finfo(dtype).min", 1
+        ),
+        (
+            .float64Left, "float64Left",
+            "a value of a function is computed or stored in float64",
+            "cast it in the model: x.float()", 1
+        ),
+        (
+            .contextUndeclared, "contextUndeclared",
+            "an input says which rows of a state are written, but the function declares no context",
+            "export with context=statepack.Context(positions=..., axes=...)", 1
         ),
         (
             .contractContext, "contractContext",

@@ -6,6 +6,8 @@ import StatepackDiagnostics
 struct Compilation {
     var imported: ImportedProgram
 
+    init(imported: ImportedProgram) { self.imported = imported }
+
     /// Reads and verifies the file.
     init(path: String) throws { imported = try importProgram(at: path) }
 

@@ -12,6 +12,7 @@ struct Arguments: Sendable {
     func has(_ name: String) -> Bool { flags.contains(name) || values[name] != nil }
     func value(_ name: String) -> String? { values[name]?.last }
     func all(_ name: String) -> [String] { values[name] ?? [] }
+    func byteCount(_ name: String) -> Int? { value(name).flatMap(ByteCountText.parse) }
     func integer(_ name: String) -> Int? { value(name).flatMap { Int($0) } }
 }
 
@@ -138,6 +139,12 @@ struct ArgumentParser {
                 report(
                     .invalidOptionValue, "option `\(spelling)` has an invalid value", expected: "an integer, \(bound)",
                     found: value)
+            }
+        case .byteCount:
+            if ByteCountText.parse(value) == nil {
+                report(
+                    .invalidOptionValue, "option `\(spelling)` has an invalid value",
+                    expected: ByteCountText.expectation, found: value, hint: ByteCountText.suggestion(for: value))
             }
         case .choice(_, let choices):
             if !choices.contains(value) {

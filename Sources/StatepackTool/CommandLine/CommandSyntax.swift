@@ -20,6 +20,8 @@ struct CommandSyntax: Sendable {
             case text(String)
             case integer(String, ClosedRange<Int>)
             case choice(String, [String])
+            /// A number of bytes: `2GiB`.
+            case byteCount(String)
         }
 
         /// Long name without dashes.
@@ -44,7 +46,7 @@ struct CommandSyntax: Sendable {
         var valueName: String? {
             switch value {
             case .none: nil
-            case .text(let name), .integer(let name, _), .choice(let name, _): name
+            case .text(let name), .integer(let name, _), .choice(let name, _), .byteCount(let name): name
             }
         }
     }

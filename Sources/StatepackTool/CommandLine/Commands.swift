@@ -64,10 +64,35 @@ extension CommandSyntax {
             descriptors,
             DiagnosticFormat.option,
             Option("json", "the same as --format json"),
-            Option("no-replay", "check bytes, program and contract only"),
+            Option("checksums", "read every byte and compare checksums and digests"),
+            Option("replay", "repeat the recorded run; checks the bytes first"),
+            Option("no-replay", "leave the replay out"),
+            Option(
+                "strict",
+                """
+                also find what is worth a second look before a release: states never read, written or recorded, unused \
+                inputs, returned states, bounds that the recording never reached, NaN and infinity in weights, float64, \
+                positions without a context
+                """),
+            Option("memory-budget", .byteCount("SIZE"), "fail when the sessions need more memory, such as 2GiB"),
+            Option("sessions", .integer("N", 1...1_000_000), "say what N sessions need in memory (default: 1)"),
+            Option(
+                "concurrent-runs", .integer("N", 1...1_000_000),
+                "how many sessions run at the same time, each with scratch memory of its own (default: 1)"),
+            Option("require-in-place", "fail when a state has to be copied in each step"),
+            Option(
+                "max-step-copies", .byteCount("SIZE"),
+                """
+                fail when a step copies more bytes than that without computing with them: whole states written back, \
+                and values copied to make them contiguous, to keep or to return them
+                """),
             threads,
         ],
         notes: [
+            """
+            Without --descriptors, --checksums and --replay everything is checked; with any of them only those named, \
+            and the report says what was not. --descriptors alone reads no weights.
+            """,
             """
             An exported program is compiled into a temporary bundle (in TMPDIR) that is removed again.
             """,

@@ -35,66 +35,78 @@ package struct ReplayReport: Sendable {
     package var replays = 0
     package var steps = 0
     package var tensors: [Tensor] = []
-    /// Whether a second run from the initial values, with another sequence in between, gave the same bytes.
-    package var resetEqualsFresh = true
+    package var isolation = Isolation()
     package var findings: [Diagnostic] = []
 }
 
 /// Repeats a recorded run through the runtime and compares outputs and states, step by step.
 ///
 /// States go on from the runtime's own values, as they do in use; what a step leaves alone is compared
-/// with what it was before that step, bit for bit where the recording says so. A second pass runs two
-/// sequences in turns, each from fresh initial values: both must repeat the first pass byte for byte.
+/// with what it was before that step, bit for bit where the recording says so. What the run gave is then
+/// held against further runs, byte for byte: see `Isolation`.
 ///
-/// Cost: every recorded step three times, and three sets of states in memory.
+/// Cost: every recorded step up to six times, and up to three sets of states in memory.
 package struct Replayer {
     private let functions: [String: InferenceFunction]
     private let recording: Recording
+    private let run: StepRunner
     private var report = ReplayReport()
-    private var reset: Diagnostic?
 
-    init(functions: [String: InferenceFunction], recording: Recording) {
-        self.functions = functions
-        self.recording = recording
+    /// `runner` runs each step; tests pass one that is broken on purpose.
+    package static func run(
+        _ recording: Recording, functions: [String: InferenceFunction], runner: StepRunner? = nil
+    ) -> ReplayReport {
+        var replayer = Replayer(
+            functions: functions, recording: recording,
+            run: runner ?? { try runFunction($0, inputs: $1, states: &$2).arrays })
+        return replayer.replayAll()
     }
 
-    package static func run(_ recording: Recording, functions: [String: InferenceFunction]) -> ReplayReport {
-        var replayer = Replayer(functions: functions, recording: recording)
-        return replayer.run()
-    }
-
-    private mutating func run() -> ReplayReport {
+    private mutating func replayAll() -> ReplayReport {
+        var traces: [Trace] = []
         for (index, replay) in recording.replays.enumerated() {
             do {
-                let first = try checkedPass(replay, index)
-                try interleavedPass(replay, index, first)
-            } catch let error as Refusal {
-                report.findings += error.diagnostics
+                var states = try freshStates(replay.steps, index)
+                let first = try checkedPass(replay, index, &states)
+                traces.append(first)
+                let repeated = repeatedRun(replay, index, first, &states)
+                report.isolation.reset.take(repeated)
+                states = [:]
+                let turns = runsInTurns(replay, index, first)
+                report.isolation.interleaved.take(turns)
             } catch {
-                report.findings += Tool.diagnostics(of: error)
+                report.findings += Self.diagnostics(of: error)
             }
             report.replays += 1
         }
-        report.findings = report.tensors.flatMap(Self.findings) + report.findings
-        if let reset {
-            report.resetEqualsFresh = false
-            report.findings.append(reset)
+        if traces.count < recording.replays.count {
+            report.isolation.isIncomplete(because: "the runtime refused a recorded step")
+        } else if traces.count > 1 {
+            let reversed = runsInReverse(traces, recording.replays)
+            report.isolation.order.take(reversed)
+        } else {
+            report.isolation.order = .notDone("the recording has one replay")
         }
+        report.findings = report.tensors.flatMap(Self.findings) + report.findings + report.isolation.findings
         return report
     }
 
+    static func diagnostics(of error: any Error) -> [Diagnostic] {
+        (error as? Refusal)?.diagnostics ?? Tool.diagnostics(of: error)
+    }
+
     /// A step that could not be run: ours says where, the others why.
-    private struct Refusal: Error {
+    struct Refusal: Error {
         var diagnostics: [Diagnostic]
     }
 
     // MARK: One sequence
 
-    private typealias States = [String: NDArray]
+    typealias States = [String: NDArray]
 
-    private func freshStates(_ replay: Recording.Replay, _ index: Int) throws -> States {
+    func freshStates(_ steps: [Recording.Step], _ index: Int) throws -> States {
         var states: States = [:]
-        for (step, recorded) in replay.steps.enumerated() {
+        for (step, recorded) in steps.enumerated() {
             let function = try function(recorded, index, step)
             for name in function.descriptor.stateNames where states[name] == nil {
                 let shapes = recorded.inputs.map { ($0.name, $0.shape) }
@@ -115,8 +127,9 @@ package struct Replayer {
         ])
     }
 
-    private func perform(
-        _ step: Recording.Step, _ replay: Int, _ index: Int, states: inout States
+    /// Runs one step. `circumstance` says in a diagnostic what is special about this run.
+    func perform(
+        _ step: Recording.Step, _ replay: Int, _ index: Int, states: inout States, circumstance: String = ""
     ) throws -> [String: NDArray] {
         let function = try function(step, replay, index)
         var inputs: [String: NDArray] = [:]
@@ -126,51 +139,49 @@ package struct Replayer {
             inputs[input.name] = array
         }
         do {
-            return try runFunction(function, inputs: inputs, states: &states).arrays
+            return try run(function, inputs, &states)
         } catch {
             throw Refusal(
                 diagnostics: [
                     Diagnostic(
                         .replayRefused, "the runtime refused a step of the recording",
-                        at: "function `\(step.function)`, replay \(replay), step \(index)")
+                        at: "function `\(step.function)`, replay \(replay), step \(index)\(circumstance)")
                 ] + Tool.diagnostics(of: error))
         }
     }
 
-    // MARK: First pass: values
+    // MARK: First run: values
 
-    private struct FirstPass {
-        var outputs: [[String: NDArray]] = []
-        var states: States
-    }
-
-    private mutating func checkedPass(_ replay: Recording.Replay, _ index: Int) throws -> FirstPass {
-        var pass = FirstPass(states: try freshStates(replay, index))
-        var former = pass.states.mapValues { $0.withBytes { Array($0) } }
+    /// Leaves in `states` what they are after the last step.
+    private mutating func checkedPass(
+        _ replay: Recording.Replay, _ index: Int, _ states: inout States
+    ) throws -> Trace {
+        var trace = Trace()
+        var former = states.mapValues { $0.withBytes { Array($0) } }
         for (stepIndex, step) in replay.steps.enumerated() {
-            let outputs = try perform(step, index, stepIndex, states: &pass.states)
+            let outputs = try perform(step, index, stepIndex, states: &states)
             for recorded in step.outputs {
                 try check(recorded, outputs[recorded.name], step.function, (index, stepIndex))
             }
             for recorded in step.states {
-                guard let state = pass.states[recorded.name], let before = former[recorded.name] else {
-                    throw mismatch(
-                        "a state", recorded.name, step.function, (index, stepIndex), pass.states.keys.sorted())
+                guard let state = states[recorded.name], let before = former[recorded.name] else {
+                    throw mismatch("a state", recorded.name, step.function, (index, stepIndex), states.keys.sorted())
                 }
                 try check(recorded, state, before: before, step.function, (index, stepIndex))
             }
             // What a step is not recorded to write, it only reads.
             let recordedNames = step.states.map(\.name)
             for name in try function(step, index, stepIndex).descriptor.stateNames where !recordedNames.contains(name) {
-                checkUnchanged(name, pass.states[name]!, before: former[name]!, step.function, (index, stepIndex))
+                checkUnchanged(name, states[name]!, before: former[name]!, step.function, (index, stepIndex))
             }
-            for (name, state) in pass.states {
+            for (name, state) in states {
                 state.withBytes { bytes in former[name]!.withUnsafeMutableBytes { $0.copyMemory(from: bytes) } }
             }
-            pass.outputs.append(outputs)
+            trace.steps.append(outputs.mapValues(Trace.Fingerprint.init))
             report.steps += 1
         }
-        return pass
+        trace.states = states.mapValues(Trace.Fingerprint.init)
+        return trace
     }
 
     private func mismatch(
@@ -317,45 +328,6 @@ package struct Replayer {
         if let changed, report.tensors[tensor].disturbed == nil {
             report.tensors[tensor].disturbed = (place.replay, place.step, changed)
         }
-    }
-
-    // MARK: Second pass: two sequences in turns
-
-    private mutating func interleavedPass(_ replay: Recording.Replay, _ index: Int, _ first: FirstPass) throws {
-        var sequences = [try freshStates(replay, index), try freshStates(replay, index)]
-        for (stepIndex, step) in replay.steps.enumerated() {
-            for sequence in sequences.indices {
-                let outputs = try perform(step, index, stepIndex, states: &sequences[sequence])
-                for (name, array) in outputs {
-                    guard let expected = first.outputs[stepIndex][name] else { continue }
-                    note(array, expected, "output `\(name)`", sequence, "replay \(index), step \(stepIndex)")
-                }
-            }
-        }
-        for (sequence, states) in sequences.enumerated() {
-            for name in states.keys.sorted() {
-                note(
-                    states[name]!, first.states[name]!, "state `\(name)`", sequence,
-                    "replay \(index), after the last step")
-            }
-        }
-    }
-
-    private mutating func note(
-        _ found: NDArray, _ expected: NDArray, _ what: String, _ sequence: Int, _ place: String
-    ) {
-        if reset == nil { reset = Self.resetFinding(found, expected, what, sequence, place) }
-    }
-
-    /// What is wrong with a value of a repeated run: nothing when its bytes are those of the first.
-    package static func resetFinding(
-        _ found: NDArray, _ expected: NDArray, _ what: String, _ sequence: Int, _ place: String
-    ) -> Diagnostic? {
-        let isSame = found.withBytes { a in expected.withBytes { b in haveSameBytes(a, b) } }
-        if isSame { return nil }
-        return Diagnostic(
-            .replayReset, "\(what) has other bytes when two sequences start afresh and run in turns",
-            at: place, expected: "the bytes of the first run", found: "other bytes in sequence \(sequence)")
     }
 
     // MARK: Findings

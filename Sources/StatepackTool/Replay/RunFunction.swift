@@ -1,5 +1,10 @@
 import Statepack
 
+/// Runs one step: a function with inputs, and with the states that it finds in `states` and leaves there.
+package typealias StepRunner = (
+    _ function: InferenceFunction, _ inputs: [String: NDArray], _ states: inout [String: NDArray]
+) throws -> [String: NDArray]
+
 /// Runs a function once on this thread with the states it declares, taken from and put back into
 /// `states`, which may hold those of other functions too.
 ///

@@ -153,6 +153,19 @@ RUN_INPUT_MISSING = "E0742"
 RUN_INPUT_UNUSED = "E0743"
 RUN_FUNCTION_UNKNOWN = "E0744"
 RUN_STATE_UNKNOWN = "E0745"
+MEMORY_BUDGET_EXCEEDED = "E0750"
+STEP_COPIES_EXCEEDED = "E0751"
+REPLAY_INTERLEAVED = "E0752"
+REPLAY_ORDER = "E0753"
+STATE_NEVER_READ = "E0754"
+STATE_NEVER_WRITTEN = "E0755"
+STATE_NOT_RECORDED = "E0756"
+INPUT_UNUSED = "E0757"
+OUTPUT_IS_STATE = "E0758"
+BOUND_NOT_RECORDED = "E0759"
+WEIGHT_NOT_FINITE = "E0760"
+FLOAT64_LEFT = "E0761"
+CONTEXT_UNDECLARED = "E0762"
 CONTRACT_CONTEXT = "E0780"
 CONTRACT_INITIAL_VALUE = "E0781"
 CONTRACT_WRITTEN_BY = "E0782"
@@ -300,7 +313,7 @@ EXPLANATIONS = {
     "E0721": ("an output of the replayed recording is outside the stored tolerance", "convert again; when that does not help, report the model"),
     "E0722": ("a state of the replayed recording is outside the stored tolerance, or not bit-exact where the step only moves data", "convert again; when that does not help, report the model"),
     "E0723": ("the replay changed elements of a state that the recorded step left alone", "report the model: an in-place write reaches too far"),
-    "E0724": ("a second replay from the initial values gives other bytes than the first", "report the model: something is kept between two sequences"),
+    "E0724": ("a sequence that starts again from the initial values gives other bytes than the first time", "report the model: something outlives a reset of the states"),
     "E0725": ("the runtime refused a step of the recording", "the diagnostic that follows is the runtime's own"),
     "E0726": ("the file carries no recording, so that nothing could be replayed", "export again without leaving the recording out"),
     "E0727": ("the recording does not fit the program it travels with", "export again"),
@@ -313,6 +326,19 @@ EXPLANATIONS = {
     "E0743": ("the inputs file has a tensor that no step uses", "name tensors INPUT for all steps or INPUT.STEP for one"),
     "E0744": ("the bundle has no function of that name", "statepack inspect lists the functions"),
     "E0745": ("the states file has a tensor that is no state of the function, or has another type or shape", "statepack inspect lists the states"),
+    "E0750": ("weights, scratch memory and the states of the sessions do not fit into the memory budget", "use fewer sessions or runs at a time, smaller states or bounds, or raise the budget"),
+    "E0751": ("a step copies more bytes than the limit", "change the update that the message names, or raise the limit"),
+    "E0752": ("a sequence gives other bytes when another one runs in turns with it", "report the model: something is shared between two sequences"),
+    "E0753": ("a replay gives other bytes when the replays run in reverse order", "report the model: something is kept from one sequence to the next"),
+    "E0754": ("no function reads a state", "take it out of the module, or return what depends on it"),
+    "E0755": ("no function writes a state", "keep it as a constant: register it as a buffer that nothing writes and leave it out of the states"),
+    "E0756": ("a function writes a state, but no step of the recording changes it", "pass recording_inputs with a step that changes it"),
+    "E0757": ("nothing reads an input of a function", "take it out of forward(), or use it"),
+    "E0758": ("an output is a whole state, which each step copies for it", "return what is computed from the state; callers read the state itself"),
+    "E0759": ("no step of the recording runs at the smallest, or at the largest, size that a symbol may have", "pass recording_inputs with a step of that size, or give the Dim the bounds that are used"),
+    "E0760": ("a weight has a NaN or an infinity", "repair the checkpoint; a mask can use torch.finfo(dtype).min"),
+    "E0761": ("a value of a function is computed or stored in float64", "cast it in the model: x.float()"),
+    "E0762": ("an input says which rows of a state are written, but the function declares no context", "export with context=statepack.Context(positions=..., axes=...)"),
     "E0780": ("the context rules of a function are not those of the contract", "declare the same rules in the exporter, or change the contract and the callers together"),
     "E0781": ("a state starts from other values than the contract says", "export a fresh module, or change the contract; no caller has to change"),
     "E0782": ("other operators write a state than the contract says", "change the contract when that is meant; no caller has to change"),
@@ -474,6 +500,19 @@ EXIT_CODES = {
     "E0743": 1,
     "E0744": 1,
     "E0745": 1,
+    "E0750": 1,
+    "E0751": 1,
+    "E0752": 1,
+    "E0753": 1,
+    "E0754": 1,
+    "E0755": 1,
+    "E0756": 1,
+    "E0757": 1,
+    "E0758": 1,
+    "E0759": 1,
+    "E0760": 1,
+    "E0761": 1,
+    "E0762": 1,
     "E0780": 1,
     "E0781": 1,
     "E0782": 1,
