@@ -57,6 +57,8 @@ extension Diagnostic.Code {
     public static let missingPackage = Diagnostic.Code("E0027")
     /// the declared context does not fit the function: its positions, a state or an axis
     public static let contextMismatch = Diagnostic.Code("E0028")
+    /// an argument of the exporter has another type or value than it can have
+    public static let invalidExportArgument = Diagnostic.Code("E0029")
     /// the file cannot be opened or read
     public static let unreadableFile = Diagnostic.Code("E0101")
     /// there is no file at the path
@@ -427,7 +429,7 @@ extension Diagnostic.Code {
         (
             .invalidName, "invalidName",
             "a name is empty, too long or has control characters",
-            "use up to 300 visible characters", 1
+            "use up to 1024 bytes of visible characters", 1
         ),
         (
             .exampleSizeTooSmall, "exampleSizeTooSmall",
@@ -483,6 +485,11 @@ extension Diagnostic.Code {
             .contextMismatch, "contextMismatch",
             "the declared context does not fit the function: its positions, a state or an axis",
             "name an int32 or int64 input, states that it indexes, and the axis that it indexes", 1
+        ),
+        (
+            .invalidExportArgument, "invalidExportArgument",
+            "an argument of the exporter has another type or value than it can have",
+            "the message names the argument and what it takes", 2
         ),
         (
             .unreadableFile, "unreadableFile",

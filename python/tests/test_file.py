@@ -145,7 +145,7 @@ def test_the_committed_example_is_what_its_script_writes(tmp_path):
 def test_saving_prints_the_state_table(tmp_path, capsys):
     export_small().save(tmp_path / "exported.pb")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["total", "total", "float32[4]", "all", "0.0", "copy"]
+    assert lines[1] == "total  total   [4] float32  16 bytes  0.0        written by copy"
     assert lines[2].startswith("wrote ")
 
 
@@ -226,7 +226,7 @@ def build_folder(tmp_path):
 def test_the_command_writes_what_build_returns(build_folder, function):
     result = command("export", f"counter.py:{function}", "-o", "out.pb", cwd=build_folder)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "count  count            float32[2]  all 5.0" in result.stdout
+    assert "count  count   [2] float32  8 bytes  5.0" in result.stdout
     assert pb.ExportedFile.FromString((build_folder / "out.pb").read_bytes()).program.states[0].name == "count"
 
 

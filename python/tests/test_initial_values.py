@@ -96,8 +96,9 @@ def test_present_values_are_kept_on_request():
 
 
 def test_an_unknown_choice_of_initial_state_is_refused():
-    with pytest.raises(ValueError, match="untouched"):
-        statepack.export(AddInPlace(total=torch.zeros(4)), (X,), initial_state="fresh")
+    (found,) = refusal(lambda: statepack.export(AddInPlace(total=torch.zeros(4)), (X,), initial_state="fresh"))
+    assert found.code == codes.INVALID_EXPORT_ARGUMENT
+    assert (found.expected, found.found) == ("'untouched' or 'current'", "'fresh'")
 
 
 def test_both_ways_of_exporting_write_the_same_program():

@@ -81,12 +81,12 @@ def test_mutated_inputs_come_after_mutated_buffers():
     ]
 
 
-@pytest.mark.parametrize("names", [["one"], ["one", "two", "three"], [], "one"])
+@pytest.mark.parametrize("names", [["one"], ["one", "two", "three"], []])
 def test_a_wrong_number_of_state_names_is_refused_with_both_lists(names):
     (found,) = refusal(lambda: two_states(state_names=names))
     assert found.code == codes.NAME_COUNT_MISMATCH
     assert found.expected == "2: a, b"
-    assert found.found.startswith(f"{1 if isinstance(names, str) else len(names)}: ")
+    assert found.found.startswith(f"{len(names)}: ")
 
 
 @pytest.mark.parametrize(("option", "names"), [("input_names", ["a", "b"]), ("output_names", [])])

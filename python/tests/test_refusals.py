@@ -5,13 +5,14 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
 import statepack
-from conftest import refusal, refused_export
+from conftest import Runner, refusal, refused_export
 from stateful_modules import AddInPlace, Reassignment, WithBuffers
 from statepack import _codes as codes
 
@@ -258,6 +259,234 @@ def test_an_assignment_that_did_not_run_is_no_lost_mutation():
     exported = strictly(AssignedElsewhere(a=torch.ones(4), b=torch.zeros(4)), (X,))
     program = statepack.TorchConverter().add_exported_program(exported).to_program()
     assert [state.name for state in program.program.states] == ["b"]
+
+
+class AddsThenAssigns(WithBuffers):
+    def forward(self, x):
+        self.total += x
+        self.total = self.total * 0.5
+        return self.total * 2
+
+
+class AddsThenStores(WithBuffers):
+    def forward(self, x):
+        halved = self.total * 0.5
+        self.total += x
+        self.total = halved
+        return self.total * 2
+
+
+class AddsThenCallsAnAssigner(WithBuffers):
+    def assign(self):
+        self.total = self.total * 0.5
+
+    def forward(self, x):
+        self.total += x
+        self.assign()
+        return self.total * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "statement", "line"),
+    [
+        (AddsThenAssigns, "self.total = self.total * 0.5", 3),
+        (AddsThenStores, "self.total = halved", 4),
+        (AddsThenCallsAnAssigner, "self.total = self.total * 0.5", 2),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True], ids=["root", "nested"])
+def test_an_assignment_that_strict_mode_lost_behind_a_write_is_refused(kind, statement, line, nested):
+    module = kind(total=torch.ones(4))
+    exported = strictly(nn.Sequential(module) if nested else module, (X,))
+    (found,) = refusal(lambda: statepack.TorchConverter().add_exported_program(exported))
+    buffer, owner = ("0.total", "0") if nested else ("total", kind.__name__)
+    function = kind.assign if kind is AddsThenCallsAnAssigner else kind.forward
+    place = f"test_refusals.py:{function.__code__.co_firstlineno + line - 1}"
+    assert str(found) == (
+        f"error[E0005]: buffer `{buffer}` is assigned by forward(), but the exported program keeps an earlier value\n"
+        f"  --> function `main`, {owner} ({place})\n"
+        "  expected: the value of the last assignment in the export's signature\n"
+        f"  found:    {statement}\n"
+        "  hint:     export with strict=False, or write in place: self.total.copy_(value)"
+    )
+
+
+class AddsTwice(WithBuffers):
+    def forward(self, x):
+        self.total += x
+        self.total += x * 2
+        return self.total * 2
+
+
+class AssignsThenAdds(WithBuffers):
+    def forward(self, x):
+        self.total = self.total * 0.5
+        self.total.add_(x)
+        return self.total * 2
+
+
+class AddsInALoop(WithBuffers):
+    def forward(self, x):
+        for scale in (1, 2):
+            self.total += x * scale
+        return self.total * 2
+
+
+class AssignsWhatIsOverwritten(WithBuffers):
+    def forward(self, x):
+        self.total = x * 3
+        self.total = self.total * 0 + x
+        self.total = x + 1
+        return self.total * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "trace"),
+    [
+        (AddsTwice, strictly),
+        (AddsTwice, loosely),
+        (AddsInALoop, strictly),
+        (AddsInALoop, loosely),
+        (AssignsThenAdds, loosely),
+        (AddsThenAssigns, loosely),
+        (AddsThenStores, loosely),
+        (AddsThenCallsAnAssigner, loosely),
+        (AssignsWhatIsOverwritten, loosely),
+    ],
+)
+def test_several_writes_that_the_export_keeps_are_accepted(kind, trace):
+    exported = trace(kind(total=torch.ones(4)), (X,))
+    run = Runner(statepack.TorchConverter().add_exported_program(exported).to_program())
+    eager = kind(total=torch.ones(4))
+    for _ in range(3):
+        with torch.no_grad():
+            expected = eager(X)
+        assert run(x=X)["output"].tolist() == expected.tolist()
+        assert run.states["total"].tolist() == eager.total.tolist()
+
+
+class AssignsItsCacheFromAnInnerLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cache = torch.zeros(4)
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.cache = self.inner(self.cache + x)
+        return self.cache * 2
+
+
+def test_a_lost_assignment_is_placed_at_its_owner_and_not_where_its_value_was_made():
+    exported = strictly(nn.Sequential(AssignsItsCacheFromAnInnerLayer()), (X,))
+    (found,) = refusal(lambda: statepack.TorchConverter().add_exported_program(exported))
+    line = AssignsItsCacheFromAnInnerLayer.forward.__code__.co_firstlineno + 1
+    assert found.code == codes.MUTATED_CONSTANT
+    assert found.location == f"function `main`, 0 (test_refusals.py:{line})"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            {"initial_state": "curent"},
+            "error[E0029]: initial_state has another value than it can have\n"
+            "  --> function `main`\n"
+            "  expected: 'untouched' or 'current'\n"
+            "  found:    'curent'\n"
+            "  hint:     did you mean `current`?",
+        ),
+        (
+            {"initial_state": True},
+            "error[E0029]: initial_state has another value than it can have\n"
+            "  --> function `main`\n"
+            "  expected: 'untouched' or 'current'\n"
+            "  found:    True",
+        ),
+        (
+            {"state_names": "ab"},
+            "error[E0029]: state_names is no list of names\n"
+            "  --> function `main`\n"
+            "  expected: a list or tuple of names, or a mapping\n"
+            "  found:    'ab'\n"
+            "  hint:     state_names=['ab']",
+        ),
+        (
+            {"input_names": {"x": "y"}},
+            "error[E0029]: input_names is no list of names\n"
+            "  --> function `main`\n"
+            "  expected: a list or tuple of names\n"
+            "  found:    {'x': 'y'}",
+        ),
+        (
+            {"output_names": 3},
+            "error[E0029]: output_names is no list of names\n"
+            "  --> function `main`\n"
+            "  expected: a list or tuple of names\n"
+            "  found:    3",
+        ),
+        (
+            {"recording_inputs": torch.ones(3, 4)},
+            "error[E0029]: recording_inputs is no list of steps\n"
+            "  --> function `main`\n"
+            "  expected: a list or tuple with the arguments of each step\n"
+            "  found:    Tensor",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_an_argument_of_another_type_or_value_is_refused(options, expected):
+    module = AddInPlace(total=torch.zeros(4))
+    found = refused_export(module, (X,), **options)
+    assert str(found) == expected
+    converter = statepack.TorchConverter()
+    (again,) = refusal(lambda: converter.add_exported_program(loosely(module, (X,)), **options))
+    assert again == found
+
+
+def test_all_arguments_of_another_type_are_reported_at_once():
+    found = refusal(
+        lambda: statepack.export(AddInPlace(total=torch.zeros(4)), (X,), state_names="a", initial_state="b")
+    )
+    assert [item.message.split()[0] for item in found] == ["state_names", "initial_state"]
+
+
+class DoublesInFloat64(WithBuffers):
+    def forward(self, x):
+        wide = x.double()
+        for _ in range(3):
+            wide = wide * 2
+        self.total.add_(wide.float())
+        return self.total + wide.sum()
+
+
+def test_operators_with_results_of_an_unsupported_type_are_one_finding_with_their_count():
+    found = refused_export(DoublesInFloat64(total=torch.zeros(4)), (X,))
+    lines = [DoublesInFloat64.forward.__code__.co_firstlineno + offset for offset in (1, 3, 5)]
+    places = [f"DoublesInFloat64 (test_refusals.py:{line})" for line in lines]
+    assert str(found) == (
+        "error[E0014]: 5 operators have results of a type that is not supported\n"
+        "  --> function `main`\n"
+        "  expected: float32, int32, int64, bool, strided, at most 8 axes\n"
+        f"  found:    float64[4] of `aten._to_copy.default`, {places[0]}\n"
+        f"            float64[4] of `aten.mul.Tensor`, {places[1]} x3\n"
+        f"            float64[] of `aten.sum.dim_IntList`, {places[2]}"
+    )
+
+
+class Warns(WithBuffers):
+    def forward(self, x):
+        warnings.warn("of the module", FutureWarning, stacklevel=1)
+        self.total.add_(x)
+        return self.total * 2
+
+
+def test_an_export_shows_no_warning_of_torchs_own_and_every_other():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FutureWarning)
+        statepack.export(AddInPlace(total=torch.zeros(4)), (X,))
+        assert [str(item.message) for item in caught if item.category is FutureWarning] == []
+        statepack.export(Warns(total=torch.zeros(4)), (X,))
+    assert {str(item.message) for item in caught if item.category is FutureWarning} == {"of the module"}
 
 
 def test_an_assignment_in_a_submodule_that_torch_loses_is_refused_in_an_exported_program():

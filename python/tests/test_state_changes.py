@@ -10,6 +10,7 @@ import statepack
 from conftest import Runner, initial_states, state_names
 from stateful_modules import CASES
 from statepack.precision import bits_equal
+from statepack.state_table import byte_text
 
 
 def mutations(module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> int:
@@ -97,11 +98,38 @@ def test_the_table_says_how_a_state_is_written(name, written_by):
     assert model.program.functions[0].states[0].written_by == written_by
     header, row = model.state_table().splitlines()
     assert header.split("  ")[0] == "state"
-    assert row.endswith(written_by)
+    assert row.endswith(f"  written by {written_by}")
 
 
-def test_the_table_shows_name_buffer_type_and_initial_value():
+def test_the_table_has_the_words_of_convert_and_inspect():
     case = CASES["return the old value, then overwrite"]
     model = statepack.export(case.make(), case.arguments(0), state_names=["previous"])
-    assert model.state_table().splitlines()[1].split() == ["previous", "value", "float32[4]", "all", "5.0", "copy"]
+    assert model.state_table().splitlines() == [
+        "state     buffer  type         size      starts as  update",
+        "previous  value   [4] float32  16 bytes  5.0        written by copy",
+    ]
     assert initial_states(model)["previous"].tolist() == [5, 5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (1023, "1023 bytes"),
+        (1024, "1.00 KiB"),
+        (131072, "128 KiB"),
+        (10 * 1024 + 512, "10.5 KiB"),
+        (int(94.4 * 2**20), "94.4 MiB"),
+        (3 << 30, "3.00 GiB"),
+        (5000 << 40, "5000 TiB"),
+    ],
+)
+def test_sizes_have_three_digits(count, text):
+    assert byte_text(count) == text
+
+
+def test_a_model_says_what_its_functions_take_and_give():
+    case = CASES["return the old value, then overwrite"]
+    model = statepack.export(case.make(), case.arguments(0), output_names=["old"], state_names=["previous"])
+    assert repr(model) == "<ExportedModel main(x; states previous) -> old>"

@@ -31,6 +31,7 @@ OUTPUT_NOT_WRITTEN = "E0025"
 UNUSABLE_BUILD = "E0026"
 MISSING_PACKAGE = "E0027"
 CONTEXT_MISMATCH = "E0028"
+INVALID_EXPORT_ARGUMENT = "E0029"
 UNREADABLE_FILE = "E0101"
 FILE_NOT_FOUND = "E0102"
 NOT_A_FILE = "E0103"
@@ -192,7 +193,7 @@ EXPLANATIONS = {
     "E0014": ("a tensor has a scalar type or rank that is not supported", "use float32, int32, int64 or bool, and at most eight axes"),
     "E0015": ("an argument of forward() is not a tensor, so its value would be frozen", "fix the value in a wrapper module, or pass a tensor"),
     "E0016": ("a size depends on the values of a tensor", "use a fixed size and a mask, for instance torch.where"),
-    "E0017": ("a name is empty, too long or has control characters", "use up to 300 visible characters"),
+    "E0017": ("a name is empty, too long or has control characters", "use up to 1024 bytes of visible characters"),
     "E0018": ("a dynamic size has an example of 0 or 1, for which torch.export specialises", "trace with an example of at least 2; the exported program accepts 1 as well"),
     "E0019": ("torch.export cannot trace the module", "the message is torch's own"),
     "E0020": ("the module or the exported program fails on the recording's inputs", "pass recording_inputs with one tuple of arguments per step"),
@@ -204,6 +205,7 @@ EXPLANATIONS = {
     "E0026": ("the module:function given to the command does not build an export", "return a statepack.ExportRequest from it"),
     "E0027": ("a package that exporting needs is not installed", "install this package with its extra: pip install '.[export]'"),
     "E0028": ("the declared context does not fit the function: its positions, a state or an axis", "name an int32 or int64 input, states that it indexes, and the axis that it indexes"),
+    "E0029": ("an argument of the exporter has another type or value than it can have", "the message names the argument and what it takes"),
     "E0101": ("the file cannot be opened or read", "check the path and its permissions"),
     "E0102": ("there is no file at the path", "check the path; a program's weights lie in the same folder"),
     "E0103": ("the path is a directory or a device", "pass the file itself"),
@@ -378,6 +380,7 @@ EXIT_CODES = {
     "E0026": 2,
     "E0027": 2,
     "E0028": 1,
+    "E0029": 2,
     "E0101": 3,
     "E0102": 3,
     "E0103": 3,

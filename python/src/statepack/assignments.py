@@ -7,11 +7,33 @@ import functools
 import linecache
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d+)', re.MULTILINE)
 
-#: Attribute and the statement that assigns it.
-Assignment = tuple[str, str]
+
+@dataclass(frozen=True)
+class Assignment:
+    """One attribute of `self` that one statement assigns."""
+
+    attribute: str
+    #: The statement as text, and its line.
+    statement: str
+    file: str
+    line: int
+    #: First and last line of the function that it is in.
+    function: tuple[int, int]
+
+    @property
+    def place(self) -> str:
+        """`model.py:41`"""
+        return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}"
+
+    def lines_of(self, stack_trace: str) -> list[int]:
+        """Lines of a trace that are in the same function."""
+        first, last = self.function
+        lines = [int(frame["line"]) for frame in _FRAME.finditer(stack_trace) if frame["file"] == self.file]
+        return [line for line in lines if first <= line <= last]
 
 
 def assigned_attributes(stack_trace: str) -> Iterator[Assignment]:
@@ -31,6 +53,7 @@ def _assignments_at(file: str, line: int) -> tuple[Assignment, ...]:
         if not function.lineno <= line <= (function.end_lineno or 0):
             continue
         found: list[Assignment] = []
+        borders = (function.lineno, function.end_lineno or function.lineno)
         variables: set[str] = set()
         for statement in ast.walk(function):
             if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign) and (
@@ -38,7 +61,7 @@ def _assignments_at(file: str, line: int) -> tuple[Assignment, ...]:
             ):
                 for target in _targets(statement):
                     if attribute := _attribute(target):
-                        found.append((attribute, _text(statement)))
+                        found.append(Assignment(attribute, _text(statement), file, statement.lineno, borders))
                     elif isinstance(target, ast.Name):
                         variables.add(target.id)
         for statement in function.body:
@@ -46,7 +69,10 @@ def _assignments_at(file: str, line: int) -> tuple[Assignment, ...]:
                 continue
             if any(isinstance(part, ast.Return) for part in ast.walk(statement)):
                 break
-            found += [(attribute, _text(statement)) for attribute in _stored(statement, variables)]
+            found += [
+                Assignment(attribute, _text(statement), file, statement.lineno, borders)
+                for attribute in _stored(statement, variables)
+            ]
             if isinstance(statement, ast.Assign):
                 # The name stands for something else from here on.
                 variables -= {target.id for target in _targets(statement) if isinstance(target, ast.Name)}

@@ -206,10 +206,19 @@ class _GraphCheck:
         self._kept = _reached(exported, state.before)
         self._views = self._forward(exported)
         self._writes: list[_Write] = []
-        self._seen: set[torch.fx.Node] = set()
+        self._order = {node: index for index, node in enumerate(exported.graph.nodes)}
+        #: New values of parts of the state that are still to be looked at.
+        self._pending: list[tuple[torch.fx.Node, StateView]] = []
 
     def finding(self, where: str) -> Diagnostic | None:
-        self._visit(self._state.after, whole_state(self._state.before.meta["val"].dim()))
+        self._pending.append((self._state.after, whole_state(self._state.before.meta["val"].dim())))
+        seen = {self._state.before}
+        while self._pending:
+            node, view = self._pending.pop()
+            if node not in seen:
+                seen.add(node)
+                self._visit(node, view)
+        self._writes.sort(key=lambda write: self._order[write.node])
         wrong = [write for write in self._writes if write.kind == "wrong"]
         if not wrong:
             if any(write.kind == "positional" for write in self._writes):
@@ -257,9 +266,6 @@ class _GraphCheck:
 
     def _visit(self, node: torch.fx.Node, view: StateView) -> None:
         """`node` is the new value of the part of the state that `view` is."""
-        if node in self._seen or node is self._state.before:
-            return
-        self._seen.add(node)
         name = operator_name(node.target) if node.op == "call_function" else ""
         if node not in self._views:
             self._note_value(node, node, view)
@@ -274,21 +280,25 @@ class _GraphCheck:
             target = given["self"]
             part = part_of(given, self._views[target], target.meta["val"])
             if part is not self._views[target]:
-                self._visit(target, self._views[target])
+                self._follow(target, self._views[target])
             self._visit_value(given["src"], part, node)
         elif name in _MASKED:
             self._note_mask(node, given["mask"])
-            self._visit(given["self"], own)
+            self._follow(given["self"], own)
         elif _is_write(name):
             self._note_index(node, name, given, own)
-            self._visit(given["self"], own)
+            self._follow(given["self"], own)
         else:
-            self._visit(given["self"], self._views[given["self"]])
+            self._follow(given["self"], self._views[given["self"]])
+
+    def _follow(self, node: torch.fx.Node, view: StateView) -> None:
+        # A list instead of a call: a model has thousands of writes behind each other.
+        self._pending.append((node, view))
 
     def _visit_value(self, value: torch.fx.Node, part: StateView, write: torch.fx.Node) -> None:
         """`value` is stored as a whole in `part`: the part itself after a write of its own, or something else."""
         if value in self._views and self._views[value].path == part.path:
-            self._visit(value, part)
+            self._follow(value, part)
         else:
             self._note_value(value, write, part)
 
@@ -298,7 +308,7 @@ class _GraphCheck:
         for branch in branches:
             assert isinstance(branch, torch.fx.Node)
             if branch in self._views and self._views[branch].path == view.path:
-                self._visit(branch, view)
+                self._follow(branch, view)
             elif branch in self._derived and branch in self._kept:
                 self._note_value(branch, node, view)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +41,7 @@ from .signature import (
     Signature,
     StateEntry,
     at,
+    check_arguments,
     check_name,
     find_lost_assignments,
     read_signature,
@@ -47,6 +50,7 @@ from .signature import (
 from .sizes import describe as describe_size
 from .sizes import evaluate
 from .sources import source_of
+from .state_table import state_table
 from .tables import SourceTable, SymbolTable, TensorTable, element_bytes
 
 #: Arguments of one step: forward()'s positional arguments, or a mapping from input name to tensor.
@@ -110,8 +114,7 @@ class TorchConverter:
         Throws `ExportError` with every finding about this function. Nothing is run here.
         """
         where = f"function `{entrypoint_name}`"
-        if initial_state not in ("untouched", "current"):
-            raise ValueError(f"initial_state is 'untouched' or 'current', not {initial_state!r}")
+        check_arguments(where, input_names, state_names, output_names, recording_inputs, initial_state)
         problem = check_name("function", entrypoint_name, where)
         if problem is None and any(entry.name == entrypoint_name for entry in self._entries):
             problem = Diagnostic(
@@ -131,7 +134,7 @@ class TorchConverter:
                 for leaf in pytree.tree_leaves(exported.example_inputs)
             ]
         decomposed = _decompose(exported, where, module)
-        lost = find_lost_assignments(decomposed, entrypoint_name)
+        lost = find_lost_assignments(decomposed, entrypoint_name, replayed=module is not None)
         if lost:
             raise ExportError(lost)
         signature = read_signature(
@@ -194,41 +197,17 @@ class ExportedModel:
     def recording(self) -> pb.Recording:
         return self._recording
 
-    def state_table(self) -> str:
-        """Name, buffer, type, initial value and manner of writing of every state, as text."""
-        rows = [("state", "buffer or input", "type", "initial value", "written by")]
-        names = [symbol.name for symbol in self._program.symbols]
-        for index, state in enumerate(self._program.states):
-            shape = [describe_size(size.postfix, names) for size in state.shape]
-            dtype = DTYPES[state.scalar_type]
-            written = {
-                f"{use.written_by} ({function.name})" if len(self._program.functions) > 1 else use.written_by
-                for function in self._program.functions
-                for use in function.states
-                if use.state == index
-            }
-            rows.append(
-                (
-                    state.name,
-                    state.source_name if state.source == pb.State.BUFFER else f"{state.source_name} (input)",
-                    describe(dtype, shape),
-                    self._initial_text(state, dtype),
-                    ", ".join(sorted(written)),
-                )
-            )
-        if len(rows) == 1:
-            return "no states"
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+    def __repr__(self) -> str:
+        functions = []
+        for function in self._program.functions:
+            inputs, outputs = (", ".join(named.name for named in side) for side in (function.inputs, function.outputs))
+            states = ", ".join(self._program.states[use.state].name for use in function.states)
+            functions.append(f"{function.name}({inputs}{'; states ' if states else ''}{states}) -> {outputs or None}")
+        return f"<ExportedModel {', '.join(functions)}>"
 
-    def _initial_text(self, state: pb.State, dtype: torch.dtype) -> str:
-        if not state.initial_tensor:
-            if not state.initial_splat:
-                return "empty"
-            return f"all {torch.frombuffer(bytearray(state.initial_splat), dtype=dtype)[0].item()}"
-        return f"tensor, sha256 {state.initial_digest.hex()[:12]}"
+    def state_table(self) -> str:
+        """Name, buffer, type, size, initial value and update of every state, in the words of convert and inspect."""
+        return state_table(self._program)
 
     def save(self, path: str | os.PathLike[str], *, quiet: bool = False) -> list[str]:
         """Writes the file, with its weights beside it when they exceed 1 MiB, and prints the state table.
@@ -251,7 +230,8 @@ def _decompose(exported: ExportedProgram, where: str, module: nn.Module | None) 
             [_constant_diagnostic(exported, module, target, where, source) for target, source in constants]
         )
     try:
-        return exported.run_decompositions(get_decomp_table())
+        with quiet_torch():
+            return exported.run_decompositions(get_decomp_table())
     except ExportError:
         raise
     except Exception as error:
@@ -263,6 +243,16 @@ def _decompose(exported: ExportedProgram, where: str, module: nn.Module | None) 
         if match:
             raise ExportError(_constant_diagnostic(exported, module, match.group(1), where, None)) from error
         raise ExportError(torch_failure("torch cannot decompose the exported program", where, error)) from error
+
+
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    """Without the one warning that torch 2.13 gives about its own code: every copied exported program shows it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning, r"copyreg"
+        )
+        yield
 
 
 def torch_failure(what: str, where: str, error: Exception) -> Diagnostic:
@@ -399,7 +389,8 @@ def dirty_state(buffer: str, where: str, found: str) -> Diagnostic:
 
 def _detached_module(exported: ExportedProgram) -> nn.Module:
     """`exported.module()` whose buffers are copies, so that running it leaves the program's own alone."""
-    module = exported.module(check_guards=False)
+    with quiet_torch():
+        module = exported.module(check_guards=False)
     for name, buffer in list(module.named_buffers(remove_duplicate=False)):
         owner, own_name = owner_of(module, name)
         owner._buffers[own_name] = buffer.detach().clone()

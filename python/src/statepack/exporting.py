@@ -14,11 +14,11 @@ from torch import nn
 
 from . import _codes as codes
 from .context import Context
-from .converter import ExportedModel, StepInputs, TorchConverter, dirty_state, torch_failure
+from .converter import ExportedModel, StepInputs, TorchConverter, dirty_state, quiet_torch, torch_failure
 from .diagnostics import Diagnostic, ExportError
 from .modules import preserved_buffers
 from .precision import bits_equal
-from .signature import state_type_changed
+from .signature import check_arguments, state_type_changed
 
 
 @dataclass
@@ -67,11 +67,12 @@ def export(
     module is left as it was. Throws `ExportError`; nothing has been written then.
     """
     where = f"function `{entrypoint_name}`"
+    check_arguments(where, input_names, state_names, output_names, recording_inputs, initial_state)
     kwargs = dict(kwargs or {})
     _check_example_sizes(module, args, kwargs, dynamic_shapes, where)
     before = {name: buffer.detach().clone() for name, buffer in module.named_buffers(remove_duplicate=False)}
     mistyped: list[Diagnostic] = []
-    with preserved_buffers(module), assignments_as_writes(module, where, mistyped), torch.no_grad():
+    with preserved_buffers(module), assignments_as_writes(module, where, mistyped), torch.no_grad(), quiet_torch():
         try:
             exported = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
         except Exception as error:

@@ -41,6 +41,8 @@ _SHAPE_ARGUMENTS = {
     "aten.expand.default": "size",
 }
 
+_SUPPORTED_TYPES = ", ".join(type_name(dtype) for dtype in SUPPORTED) + f", strided, at most {MAXIMUM_RANK} axes"
+
 
 class GraphWriter:
     """Writes one function's nodes. `write` throws `ExportError` with every finding of the function."""
@@ -63,6 +65,8 @@ class GraphWriter:
         self._where = f"function `{function.name}`"
         self._findings: list[Diagnostic] = []
         self._unsupported: dict[str, list[str]] = {}
+        #: Results of operators that have a type which is not supported: what each is, and where.
+        self._mistyped: list[str] = []
 
     def write(self, used_constants: list[tuple[str, torch.fx.Node]]) -> dict[torch.fx.Node, int]:
         """Adds values and nodes; inputs first, then states, constants and results. Returns each node's value."""
@@ -83,6 +87,19 @@ class GraphWriter:
             elif node.op == "get_attr" and node in live:
                 self._unsupported.setdefault(f"get_attr {node.target}", []).append(source_of(node) or "unknown line")
         self._report_unsupported()
+        if self._mistyped:
+            count = len(self._mistyped)
+            self._findings.append(
+                Diagnostic(
+                    codes.UNSUPPORTED_TENSOR_TYPE,
+                    f"{count} operator has a result of a type that is not supported"
+                    if count == 1
+                    else f"{count} operators have results of a type that is not supported",
+                    self._where,
+                    expected=_SUPPORTED_TYPES,
+                    found=_counted(self._mistyped),
+                )
+            )
         if self._findings:
             raise ExportError(self._findings)
         for name, node in self._signature.outputs:
@@ -227,15 +244,18 @@ class GraphWriter:
             self._values[node] = index
         line = source_of(source) if source is not None else None
         if value.dtype not in SUPPORTED or value.dim() > MAXIMUM_RANK or value.layout != torch.strided:
+            found = describe(value.dtype, value.shape)
+            found += "" if value.layout == torch.strided else f", {value.layout}"
+            if source is not None:
+                self._mistyped.append(f"{found} of {what}, {line or 'unknown line'}")
+                return index
             self._findings.append(
                 Diagnostic(
                     codes.UNSUPPORTED_TENSOR_TYPE,
                     f"{what} has a type that is not supported",
-                    at(self._where, line),
-                    expected=", ".join(type_name(dtype) for dtype in SUPPORTED)
-                    + f", strided, at most {MAXIMUM_RANK} axes",
-                    found=describe(value.dtype, value.shape)
-                    + ("" if value.layout == torch.strided else f", {value.layout}"),
+                    self._where,
+                    expected=_SUPPORTED_TYPES,
+                    found=found,
                 )
             )
             return index
@@ -267,22 +287,27 @@ class GraphWriter:
 
     def _report_unsupported(self) -> None:
         for name, places in sorted(self._unsupported.items()):
-            counted = Counter(places)
-            lines = [f"{place} x{count}" if count > 1 else place for place, count in list(counted.items())[:10]]
-            if len(counted) > 10:
-                lines.append(f"and {len(counted) - 10} more lines")
             self._findings.append(
                 Diagnostic(
                     codes.UNSUPPORTED_OPERATOR,
                     f"operator `{name}` is not supported ({len(places)} " + ("use)" if len(places) == 1 else "uses)"),
                     self._where,
                     expected="an operator of schemas/ops.json",
-                    found="\n".join(lines),
+                    found=_counted(places),
                     hint="call module.eval() before exporting"
                     if "dropout" in name
                     else "rewrite these lines with supported operators",
                 )
             )
+
+
+def _counted(places: Sequence[str]) -> str:
+    """Each place once, on a line of its own, with how often it was found; the first ten."""
+    counted = Counter(places)
+    lines = [f"{place} x{count}" if count > 1 else place for place, count in list(counted.items())[:10]]
+    if len(counted) > 10:
+        lines.append(f"and {len(counted) - 10} more lines")
+    return "\n".join(lines)
 
 
 def _has_mask_index(node: torch.fx.Node) -> bool:

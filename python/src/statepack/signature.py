@@ -15,8 +15,9 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
 from . import _codes as codes
-from .assignments import assigned_attributes
+from .assignments import Assignment, assigned_attributes
 from .diagnostics import Diagnostic, ExportError
+from .nearest import nearest_name
 from .scalar_types import describe
 from .sources import source_of
 
@@ -208,8 +209,6 @@ def _names(
 ) -> list[str]:
     if given is None:
         return defaults
-    if isinstance(given, str):
-        given = [given]
     if len(given) != len(defaults):
         findings.append(
             Diagnostic(
@@ -248,8 +247,6 @@ def _state_names(
                     )
                 )
         return {source: (given[source], True) for source in sources if source in given}
-    if isinstance(given, str):
-        given = [given]
     if len(given) != len(sources):
         findings.append(
             Diagnostic(
@@ -263,6 +260,56 @@ def _state_names(
         )
         return {}
     return {source: (name, True) for source, name in zip(sources, given, strict=True)}
+
+
+def check_arguments(
+    where: str,
+    input_names: object,
+    state_names: object,
+    output_names: object,
+    recording_inputs: object,
+    initial: object,
+) -> None:
+    """Refuses what is not of the types that the exporter takes, before anything is traced."""
+    findings = []
+    for what, given in (("input", input_names), ("state", state_names), ("output", output_names)):
+        if given is None or isinstance(given, list | tuple) or (what == "state" and isinstance(given, Mapping)):
+            continue
+        findings.append(
+            Diagnostic(
+                codes.INVALID_EXPORT_ARGUMENT,
+                f"{what}_names is no list of names",
+                where,
+                expected="a list or tuple of names" + (", or a mapping" if what == "state" else ""),
+                found=f"{given!r:.80}",
+                hint=f"{what}_names=[{given!r:.80}]" if isinstance(given, str) else None,
+            )
+        )
+    if recording_inputs is not None and not isinstance(recording_inputs, list | tuple):
+        findings.append(
+            Diagnostic(
+                codes.INVALID_EXPORT_ARGUMENT,
+                "recording_inputs is no list of steps",
+                where,
+                expected="a list or tuple with the arguments of each step",
+                found=type(recording_inputs).__name__,
+            )
+        )
+    choices = ("untouched", "current")
+    if initial not in choices:
+        near = nearest_name(str(initial), choices)
+        findings.append(
+            Diagnostic(
+                codes.INVALID_EXPORT_ARGUMENT,
+                "initial_state has another value than it can have",
+                where,
+                expected=" or ".join(repr(choice) for choice in choices),
+                found=f"{initial!r:.80}",
+                hint=f"did you mean `{near}`?" if near else None,
+            )
+        )
+    if findings:
+        raise ExportError(findings)
 
 
 def invalid_name_reason(name: object) -> str | None:
@@ -379,43 +426,96 @@ def _check_training(exported: ExportedProgram, signature: Signature, where: str,
         )
 
 
-def find_lost_assignments(exported: ExportedProgram, function: str) -> list[Diagnostic]:
+def find_lost_assignments(exported: ExportedProgram, function: str, replayed: bool) -> list[Diagnostic]:
     """Assignments to a buffer or tensor attribute that the program does not carry.
 
     A strict export drops `self.c = self.c + x` without a word, and both kinds drop it when `c` is a plain
-    attribute. What is left is the source of the nodes that computed the value.
+    attribute. What is left is the source of the nodes that computed the value. `replayed` says that the module
+    itself will be compared with, which finds what comes after another write without a look at lines.
     """
     kinds = {
         str(spec.target): spec.kind
         for spec in exported.graph_signature.input_specs
         if spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
     }
+    nodes = {node.name: node for node in exported.graph.nodes}
     written = {
-        str(spec.target)
+        str(spec.target): nodes[spec.arg.name]
         for spec in exported.graph_signature.output_specs
         if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
     }
-    findings: dict[str, Diagnostic] = {}
+    found: dict[str, dict[Assignment, list[torch.fx.Node]]] = {}
+    root = ""
     for node in exported.graph.nodes:
-        modules = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
-        for attribute, statement in assigned_attributes(node.meta.get("stack_trace") or ""):
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        for path, kind in stack:
+            if not path:
+                root = (kind if isinstance(kind, str) else kind.__qualname__).rpartition(".")[2]
+        for assignment in assigned_attributes(node.meta.get("stack_trace") or ""):
             # Of modules within each other the inner one is meant, if it has a tensor of that name.
-            targets = [f"{path}.{attribute}".removeprefix(".") for path in reversed(modules)]
+            targets = [f"{path}.{assignment.attribute}".removeprefix(".") for path, _ in reversed(stack)]
             target = next((target for target in targets if target in kinds), None)
-            if target is None or target in written or target in findings:
-                continue
-            is_buffer = kinds[target] is InputKind.BUFFER
-            name = target.rpartition(".")[2]
-            findings[target] = Diagnostic(
+            if target is not None:
+                found.setdefault(target, {}).setdefault(assignment, []).append(node)
+    findings = []
+    for target, assignments in found.items():
+        lost: Assignment | None = next(iter(assignments))
+        if target in written:
+            lost = None if replayed else _overwritten(exported, written[target], assignments)
+        if lost is None:
+            continue
+        is_buffer = kinds[target] is InputKind.BUFFER
+        owner, _, name = target.rpartition(".")
+        findings.append(
+            Diagnostic(
                 codes.MUTATION_LOST if is_buffer else codes.MUTATED_CONSTANT,
                 f"buffer `{target}` is assigned by forward(), but the exported program does not write it"
+                if is_buffer and target not in written
+                else f"buffer `{target}` is assigned by forward(), but the exported program keeps an earlier value"
                 if is_buffer
                 else f"`{target}` is assigned by forward(), but it is not a registered buffer",
-                at(f"function `{function}`", source_of(node)),
-                expected="a buffer mutation in the export's signature",
-                found=statement,
+                at(f"function `{function}`", f"{owner or root} ({lost.place})".strip()),
+                expected="a buffer mutation in the export's signature"
+                if target not in written
+                else "the value of the last assignment in the export's signature",
+                found=lost.statement,
                 hint=f"export with strict=False, or write in place: self.{name}.copy_(value)"
                 if is_buffer
                 else f"register it: self.register_buffer({name!r}, tensor, persistent=False)",
             )
-    return list(findings.values())
+        )
+    return findings
+
+
+def _overwritten(
+    exported: ExportedProgram, after: torch.fx.Node, assignments: Mapping[Assignment, Sequence[torch.fx.Node]]
+) -> Assignment | None:
+    """The assignment that comes after the write which the program keeps, and whose value went nowhere.
+
+    In one function the lines decide, otherwise the order of the nodes.
+    """
+    trace = after.meta.get("stack_trace") or ""
+    if not trace:
+        return None
+    order = {node: index for index, node in enumerate(exported.graph.nodes)}
+    made_of: set[torch.fx.Node] = set()
+    stack = [after]
+    while stack:
+        node = stack.pop()
+        if node not in made_of:
+            made_of.add(node)
+            stack += node.all_input_nodes
+    kept = [assignment for assignment, nodes in assignments.items() if made_of.intersection(nodes)]
+
+    def follows(later: Assignment, earlier: Assignment) -> bool:
+        if (later.file, later.function) == (earlier.file, earlier.function):
+            return later.line > earlier.line
+        return order[assignments[later][-1]] > order[assignments[earlier][-1]]
+
+    for assignment, nodes in assignments.items():
+        if assignment in kept or any(follows(other, assignment) for other in kept):
+            continue
+        lines = assignment.lines_of(trace)
+        if assignment.line > max(lines) if lines else order[nodes[-1]] > order[after]:
+            return assignment
+    return None
