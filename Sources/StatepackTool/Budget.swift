@@ -7,19 +7,19 @@ import StatepackDiagnostics
 ///
 /// Counted are the weights, mapped once; for each run that goes on at the same time its intermediate values and the
 /// kernels' scratch memory; and for each session its states. Inputs and outputs are the caller's.
-struct MemoryBudget {
+package struct MemoryBudget {
     /// Scratch memory of one run of a function at its worst sizes.
-    struct Scratch {
-        var function: String
-        var bytes: Int
+    package struct Scratch {
+        package var function: String
+        package var bytes: Int
         /// `query = 256`; empty without symbols.
-        var sizes: String
+        package var sizes: String
     }
 
-    var weights: Int
-    var scratch: [Scratch] = []
+    package var weights: Int
+    package var scratch: [Scratch] = []
     /// Of one session.
-    var states: Int
+    package var states: Int
     var sessions: Int
     var concurrentRuns: Int
     var threads: Int
@@ -27,7 +27,7 @@ struct MemoryBudget {
     var limit: Int?
 
     /// Reads no weights. Throws what the runtime refuses, and `E0750` for sizes beyond int64.
-    init(
+    package init(
         _ program: BundleProgram, sources: [String], sessions: Int, concurrentRuns: Int, limit: Int?, threads: Int?
     ) throws {
         self.sessions = sessions
@@ -66,18 +66,18 @@ struct MemoryBudget {
 
     var worstScratch: Scratch? { scratch.max { $0.bytes < $1.bytes } }
 
-    var fixedBytes: Int { Self.sum(weights, Self.product(concurrentRuns, worstScratch?.bytes ?? 0)) }
+    package var fixedBytes: Int { Self.sum(weights, Self.product(concurrentRuns, worstScratch?.bytes ?? 0)) }
 
     /// `Int.max` stands for everything beyond it.
-    var totalBytes: Int { Self.sum(fixedBytes, Self.product(sessions, states)) }
+    package var totalBytes: Int { Self.sum(fixedBytes, Self.product(sessions, states)) }
 
     /// How many sessions fit into the limit; nil without a limit, or when a session needs nothing.
-    var fittingSessions: Int? {
+    package var fittingSessions: Int? {
         guard let limit, states > 0 else { return nil }
         return max(0, limit - fixedBytes) / states
     }
 
-    func finding(at path: String) -> Diagnostic? {
+    package func finding(at path: String) -> Diagnostic? {
         guard let limit, totalBytes > limit else { return nil }
         let runs = concurrentRuns == 1 ? "" : "\(concurrentRuns) x "
         let hint =
@@ -147,27 +147,27 @@ struct MemoryBudget {
 /// that are copied as they are, to make them contiguous, to keep them from a later write, or to return them.
 ///
 /// A write of rows into a state is the step's work and does not count, neither does a change of the scalar type.
-struct StepCopies {
-    struct Copy {
+package struct StepCopies {
+    package struct Copy {
         /// `copy of state `keys``
-        var what: String
+        package var what: String
         /// Where in the author's code.
-        var place: String
-        var bytes: Int
+        package var place: String
+        package var bytes: Int
     }
 
-    struct Step {
-        var function: String
-        var bytes = 0
+    package struct Step {
+        package var function: String
+        package var bytes = 0
         /// At the sizes that copy most; empty without symbols.
-        var sizes = ""
-        var largest: Copy?
+        package var sizes = ""
+        package var largest: Copy?
     }
 
-    var steps: [Step] = []
+    package var steps: [Step] = []
 
     /// Throws `E0751` for sizes beyond int64.
-    init(_ program: BundleProgram, sources: [String]) throws {
+    package init(_ program: BundleProgram, sources: [String]) throws {
         for function in program.functions {
             var worst = Step(function: function.name)
             for choice in SymbolChoices(program.symbols, varying: function.symbolIndices).list {
@@ -226,7 +226,7 @@ struct StepCopies {
         return " into output `\(function.outputs[slot].name)`"
     }
 
-    func findings(limit: Int) -> [Diagnostic] {
+    package func findings(limit: Int) -> [Diagnostic] {
         steps.filter { $0.bytes > limit }.map { step in
             let sizes = step.sizes.isEmpty ? "" : " at \(step.sizes)"
             let total = step.bytes == .max ? "more bytes than can be counted" : counted(step.bytes, "byte")
@@ -257,7 +257,7 @@ struct StepCopies {
 }
 
 /// States that `--require-in-place` refuses.
-func inPlaceFindings(_ program: BundleProgram) -> [Diagnostic] {
+package func inPlaceFindings(_ program: BundleProgram) -> [Diagnostic] {
     let symbolNames = program.symbols.map(\.name)
     return program.functions.flatMap { function in
         function.states.filter { $0.copiedBytes != .zero }.map { use in

@@ -1,5 +1,5 @@
 /// Byte counts as people give them to an option: `2GiB`, `1.5 GB` written together, `4096`.
-enum ByteCountText {
+package enum ByteCountText {
     static let units: [(name: String, bytes: Int)] = [
         ("B", 1), ("KB", 1000), ("KiB", 1 << 10), ("MB", 1_000_000), ("MiB", 1 << 20), ("GB", 1_000_000_000),
         ("GiB", 1 << 30), ("TB", 1_000_000_000_000), ("TiB", 1 << 40),
@@ -9,7 +9,7 @@ enum ByteCountText {
 
     /// Digits, at most one point with digits on both sides, then a unit as spelled above. Nil for anything else, for
     /// a fraction of a byte, and for what passes int64.
-    static func parse(_ text: String) -> Int? {
+    package static func parse(_ text: String) -> Int? {
         let number = text.prefix { $0 == "." || $0.isASCII && $0.isNumber }
         let suffix = text[number.endIndex...]
         guard let unit = suffix.isEmpty ? 1 : units.first(where: { $0.name == suffix })?.bytes else { return nil }

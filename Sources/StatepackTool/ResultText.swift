@@ -29,7 +29,7 @@ struct TextTable {
 }
 
 /// `512 bytes`, `1.5 KiB`, `94.4 MiB`: three digits and no more, as people compare sizes.
-func byteText(_ count: Int) -> String {
+package func byteText(_ count: Int) -> String {
     if count < 1024 { return count == 1 ? "1 byte" : "\(count) bytes" }
     var value = Double(count)
     for unit in ["KiB", "MiB", "GiB", "TiB"] {

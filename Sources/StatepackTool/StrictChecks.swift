@@ -6,20 +6,20 @@ import StatepackIR
 /// What `validate --strict` finds: nothing here is wrong by itself, all of it is worth a second look before a release.
 ///
 /// Each check has a code of its own, and each can be satisfied by a change of the module or of the export.
-struct StrictChecks {
+package struct StrictChecks {
     private let program: BundleProgram
     private let sources: [String]
     /// Nil when the file has none; what needs one is then not checked.
     private let recording: Recording?
 
-    init(_ program: BundleProgram, sources: [String], recording: Recording?) {
+    package init(_ program: BundleProgram, sources: [String], recording: Recording?) {
         self.program = program
         self.sources = sources
         self.recording = recording
     }
 
     /// Reads no weights.
-    var findings: [Diagnostic] {
+    package var findings: [Diagnostic] {
         states + inputs + outputs + (recording.map { unrecordedStates($0) + unrecordedBounds($0) } ?? []) + float64
             + contexts
     }
@@ -347,7 +347,7 @@ struct StrictChecks {
 }
 
 /// Weights with NaN or infinity, one finding each. Reads all weights once.
-func weightFindings(_ program: BundleProgram, bytes: (Int) -> UnsafeRawBufferPointer) -> [Diagnostic] {
+package func weightFindings(_ program: BundleProgram, bytes: (Int) -> UnsafeRawBufferPointer) -> [Diagnostic] {
     // A state may start at infinity, as a running maximum does.
     let initial = Set(
         program.states.compactMap { state -> Int? in

@@ -5,14 +5,14 @@ import StatepackBundle
 /// Every choice when there are at most 64; otherwise the ends of each symbol's bounds and, for a symbol alone, the
 /// powers of two between them as well. Sizes of values grow with their symbols, so the worst choice is among them
 /// for every layout but a contrived one.
-struct SymbolChoices {
+package struct SymbolChoices {
     static let limit = 64
 
     /// One value per symbol of the program; those not asked for are at their minimum.
-    let list: [[Int]]
+    package let list: [[Int]]
     let isComplete: Bool
 
-    init(_ symbols: [BundleProgram.Symbol], varying: some Sequence<Int>) {
+    package init(_ symbols: [BundleProgram.Symbol], varying: some Sequence<Int>) {
         let varying = Set(varying).sorted()
         let base = symbols.map(\.min)
         var values: [[Int]] = []

@@ -27,6 +27,8 @@ def request(layers: int = 2, max_context: int = 256, hidden_size: int = 64) -> s
                 parameter.add_(0.1 * torch.randn_like(parameter))
     query = torch.export.Dim("query", min=1, max=max_context)
     prompt, step = torch.randn(1, 5, hidden_size), torch.randn(4, 1, 1, hidden_size)
+    # As long as the context lets a prompt be, within what a recording may keep.
+    longest = min(max_context, 256)
     return statepack.ExportRequest(
         module,
         (prompt, torch.arange(5)),
@@ -36,10 +38,12 @@ def request(layers: int = 2, max_context: int = 256, hidden_size: int = 64) -> s
         output_names=["logits"],
         # [layers, position, hidden]
         context=statepack.Context(positions="position_ids", axes={"keyCache": 1, "valueCache": 1}),
-        # A prompt, then one position after the other, as a decoder is used.
+        # A prompt, then one position after the other, as a decoder is used; at last a prompt that fills the context,
+        # so that every bound was tried (`validate --strict` asks for that).
         recording_inputs=[
             (prompt, torch.arange(5)),
             *((step[index], torch.tensor([5 + index])) for index in range(4)),
+            (torch.randn(1, longest, hidden_size), torch.arange(longest)),
         ],
     )
 
