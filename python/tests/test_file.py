@@ -139,7 +139,7 @@ def test_the_committed_example_is_what_its_script_writes(tmp_path):
         ("valueCache", "value_cache"),
     ]
     steps = committed.recording.replays[0].steps
-    assert [step.inputs[0].shape[1] for step in steps] == [5, 1, 1, 1, 1]
+    assert [step.inputs[0].shape[1] for step in steps] == [5, 1, 1, 1, 1, 256]
 
 
 def test_saving_prints_the_state_table(tmp_path, capsys):
