@@ -64,10 +64,16 @@ struct RunModel {
             let median = (sorted[(sorted.count - 1) / 2] + sorted[sorted.count / 2]) / 2
             console.writeLine("median of \(counted(steps, "step")): \(decimalText(median, digits: 3)) ms")
         }
-        if let path = arguments.value("outputs") { try TensorFile.write(outputs, to: path) }
+        // Both complete on disk before either gets its name, so that a full disk leaves both or neither.
+        var pendingOutputs: PendingOutput?
+        var pendingStates: PendingOutput?
+        if let path = arguments.value("outputs") { pendingOutputs = try TensorFile.pending(outputs, for: path) }
         if let path = arguments.value("states-out") {
-            try TensorFile.write(states.filter { function.descriptor.stateNames.contains($0.key) }, to: path)
+            let own = states.filter { function.descriptor.stateNames.contains($0.key) }
+            pendingStates = try TensorFile.pending(own, for: path)
         }
+        try pendingOutputs?.commit()
+        try pendingStates?.commit()
         return 0
     }
 

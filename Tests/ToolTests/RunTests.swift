@@ -57,6 +57,25 @@ import Testing
         #expect(keys[3 * 64..<256 * 64].allSatisfy { $0 == 0 })
     }
 
+    @Test func bothFilesAreWrittenOrNeither() async throws {
+        let folder = try await Self.folder(steps: 1)
+        folder.write("former".utf8, to: "out.safetensors")
+        let missing = folder / "missing/states.safetensors"
+        let run = await ToolRun(
+            "statepack", "run", folder / "model.statepack", "--inputs", folder / "in.safetensors", "--outputs",
+            folder / "out.safetensors", "--states-out", missing)
+        #expect(run.status == 5)
+        #expect(
+            run.diagnostics == """
+                error[E0731]: the output cannot be written: No such file or directory
+                  --> \(missing)
+                  hint:     create the folder \(folder / "missing") first
+
+                """)
+        #expect(try folder.read("out.safetensors") == Array("former".utf8))
+        #expect(folder.names == ["in.safetensors", "model.statepack", "out.safetensors"])
+    }
+
     @Test func resultsDoNotDependOnTheNumberOfThreads() async throws {
         let folder = try await Self.folder()
         for threads in ["1", "2", "3"] {

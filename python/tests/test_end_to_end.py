@@ -696,3 +696,43 @@ def test_contract_document_fits_its_schema() -> None:
     exported = ROOT / "examples" / "01-stateful-transformer" / "exported.pb"
     for arguments in (["--json"], ["--json", "--details", "--sessions", "3"]):
         jsonschema.validate(json.loads(command("statepack", "inspect", exported, *arguments).stdout), schema)
+
+
+def test_validate_report_fits_its_schema(tmp_path: pathlib.Path) -> None:
+    schema = json.loads((ROOT / "schemas" / "validate-report.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    folder = ROOT / "examples" / "01-stateful-transformer"
+    other = tmp_path / "other.contract.json"
+    other.write_text((folder / "exported.contract.json").read_text().replace('"max": 256', '"max": 512'))
+    cases: list[tuple[list[object], int]] = [
+        ([], 0),
+        (["--strict", "--sessions", "3", "--memory-budget", "1GiB", "--max-step-copies", "0"], 0),
+        (["--descriptors", folder / "exported.contract.json"], 0),
+        (["--descriptors", other, "--memory-budget", "1KB"], 1),
+        (["--descriptors", tmp_path / "missing.json"], 3),
+        (["--no-such-option"], 2),
+    ]
+    for arguments, exit_code in cases:
+        run = command("validate", folder / "exported.pb", "--format", "json", *arguments, expect=exit_code)
+        document = json.loads(run.stdout)
+        jsonschema.validate(document, schema)
+        assert document["exitCode"] == exit_code
+        assert run.stderr == ""
+
+
+def test_no_output_of_convert_may_be_the_weights_that_it_reads(tmp_path: pathlib.Path) -> None:
+    request = statepack.ExportRequest(nn.Linear(600, 600).eval(), (torch.ones(600),))
+    request.run().save(str(tmp_path / "exported.pb"))
+    weights = tmp_path / "exported.safetensors"
+    before = weights.read_bytes()
+    for option in ("--output", "--report"):
+        other = ["--output", tmp_path / "m.statepack"] if option == "--report" else []
+        run = command("convert", tmp_path / "exported.pb", option, weights, *other, expect=2)
+        assert run.stderr == (
+            f"error[E0732]: {option} would overwrite a file that the command reads\n"
+            f"  --> {weights}\n"
+            f"  expected: a path other than {weights}\n"
+            f"  found:    {weights}\n"
+        )
+        assert weights.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["exported.pb", "exported.safetensors"]

@@ -23,13 +23,19 @@ package struct TensorFile: Sendable {
 
     /// Writes arrays to a file, whole or not at all. Equal arrays give equal bytes. Throws `E0731`.
     package static func write(_ arrays: [String: NDArray], to path: String) throws(Diagnostic) {
-        let bytes = SafetensorsWriter.encode(
-            arrays.map { name, array in
-                // Outputs and states have stored types only.
-                .init(
-                    name: name, scalarType: array.scalarType.stored!, shape: array.shape,
-                    bytes: array.withBytes { Array($0) })
-            })
-        try OutputFile.write(bytes, to: path)
+        var pending = try pending(arrays, for: path)
+        try pending.commit()
+    }
+
+    /// The same, complete on disk but still without its name.
+    static func pending(_ arrays: [String: NDArray], for path: String) throws(Diagnostic) -> PendingOutput {
+        try PendingOutput(
+            SafetensorsWriter.encode(
+                arrays.map { name, array in
+                    // Outputs and states have stored types only.
+                    .init(
+                        name: name, scalarType: array.scalarType.stored!, shape: array.shape,
+                        bytes: array.withBytes { Array($0) })
+                }), for: path)
     }
 }
