@@ -9,7 +9,7 @@ package import StatepackIR
 /// that were exported under their default names; where the author of the export chose a name they must repeat
 /// it, so that a command line which fits another model is an error and not another interface.
 package enum StateNames {
-    /// Renames the states of the program. Throws every fault found, each with the table of states and names.
+    /// Renames the states of the program. Throws every fault found, the first with the table of states and names.
     ///
     /// - Parameter names: The option's value, cut at commas.
     package static func apply(_ names: [String], to program: inout Program) throws {
@@ -22,10 +22,13 @@ package enum StateNames {
         var given = [String?](repeating: nil, count: program.states.count)
 
         func fault(_ message: String, _ hint: String? = nil) {
+            // The first one shows the table; it is the same for all.
+            let isFirst = findings.isEmpty
             findings.append(
                 Diagnostic(
                     .stateNamesMismatch, message, at: "--state-names \(names.joined(separator: ","))",
-                    expected: table(program.states), found: found(names, program.states, pairCount), hint: hint))
+                    expected: isFirst ? table(program.states) : nil,
+                    found: isFirst ? found(names, program.states, pairCount) : nil, hint: hint))
         }
 
         if pairCount != 0, pairCount != pairs.count {

@@ -17,6 +17,7 @@ struct Convert {
     func run() throws -> Int32 {
         let start = ContinuousClock.now
         let options = try compileOptions()
+        try refuseWhatListingIgnores()
         if ModelFileKind.startsAsBundle(input) {
             throw Diagnostic(
                 .notAnExportedProgram, "the file is a bundle already", at: input,
@@ -36,6 +37,10 @@ struct Convert {
         if let names = arguments.value("state-names") {
             try compilation.imported.renameStates(
                 names.split(separator: ",", omittingEmptySubsequences: false).map(String.init))
+        }
+        if let recording = compilation.imported.recording {
+            let findings = recording.namesMissing(in: compilation.imported.program, file: input)
+            if !findings.isEmpty { throw DiagnosticList(findings) }
         }
         if let path = arguments.value("descriptors") {
             let differences = try ContractFile.read(path).differences(from: Contract(compilation.imported))
@@ -87,6 +92,20 @@ struct Convert {
             options.noFuse.formUnion(name == "all" ? FuseOps.fusions : [name])
         }
         return options
+    }
+
+    /// `--list-ops` compiles nothing and writes nothing.
+    private func refuseWhatListingIgnores() throws {
+        guard arguments.has("list-ops") else { return }
+        let ignored = [
+            "output", "state-names", "descriptors", "report", "require-in-place", "no-fuse", "dump-ir-after",
+        ]
+        let given = ignored.filter { arguments.has($0) }.map { "--\($0)" }
+        if given.isEmpty { return }
+        throw Diagnostic(
+            .conflictingOptions, "--list-ops prints the operators and does nothing else", at: arguments.commandPath,
+            expected: "--list-ops alone", found: given.joined(separator: ", "),
+            hint: "leave out --list-ops, or the other options")
     }
 
     private func require(_ word: String, among choices: [String], option: String) throws {

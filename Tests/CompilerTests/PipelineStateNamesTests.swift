@@ -106,4 +106,24 @@ import Testing
         #expect(list.diagnostics[0].location == "--state-names \(refusal.names.joined(separator: ","))")
         #expect(program == original)
     }
+
+    @Test func theTableIsShownOnce() throws {
+        var program = try Self.program()
+        let list = try #require(throws: DiagnosticList.self) {
+            try StateNames.apply(["keys ", "features"], to: &program)
+        }
+        #expect(
+            list.description == """
+                error[E0301]: the name for `layers.key` starts or ends with a space
+                  --> --state-names keys ,features
+                  expected: layers.key = any name
+                            layers.value = any name
+                  found:    layers.key = keys\u{20}
+                            layers.value = features
+                  hint:     write `a,b`, not `a, b`
+                error[E0301]: a state would have the name of input `features` of function `main`
+                  --> --state-names keys ,features
+                  hint:     a name says which argument is meant: choose another one
+                """)
+    }
 }

@@ -173,6 +173,17 @@ import Testing
             testDescription: "unknown pass", words: ["--dump-ir-after", "RecoverStateWrite"], status: 2,
             diagnostics: "error[E0705]: option `--dump-ir-after` has an invalid value\n"),
         Failure(
+            testDescription: "list of operators with a report",
+            words: ["--list-ops", "--report", "%/r.json", "-o", "%/m.statepack"], status: 2,
+            diagnostics: """
+                error[E0709]: --list-ops prints the operators and does nothing else
+                  --> convert
+                  expected: --list-ops alone
+                  found:    --output, --report
+                  hint:     leave out --list-ops, or the other options
+
+                """),
+        Failure(
             testDescription: "unknown fusion", words: ["--no-fuse", "al"], status: 2,
             diagnostics: "error[E0705]: option `--no-fuse` has an invalid value\n"),
     ]
@@ -266,6 +277,31 @@ import Testing
 
                 """)
         #expect(folder.names == ["contract.json", "exported.pb", "m.statepack"])
+    }
+
+    @Test func recordingOfAnotherProgramIsRefused() async throws {
+        let folder = TestFolder()
+        // The recording is no part of the program's digest; its names are as long as those they replace.
+        var bytes = try Golden.bytes(Repository.example)
+        let name = Array("valueCache".utf8)
+        let starts = (0...bytes.count - name.count).filter { bytes[$0..<$0 + name.count].elementsEqual(name) }
+        let last = try #require(starts.last)
+        bytes.replaceSubrange(last..<last + name.count, with: Array("valueCashe".utf8))
+        ExportedFile.updateDigest(of: &bytes)
+        folder.write(bytes, to: "exported.pb")
+        let run = await ToolRun("convert", folder / "exported.pb")
+        #expect(run.status == 3)
+        #expect(run.results == "")
+        #expect(run.diagnostics.hasPrefix("error[E0727]: the recording has a state that the function does not have\n"))
+        #expect(
+            run.diagnostics.hasSuffix(
+                """
+                  expected: keyCache, valueCache
+                  found:    valueCashe
+                  hint:     did you mean `valueCache`?
+
+                """), "\(run.diagnostics)")
+        #expect(folder.names == ["exported.pb"])
     }
 
     @Test func failedConvertLeavesAnEarlierBundleAsItWas() async throws {

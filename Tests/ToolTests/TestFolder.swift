@@ -1,3 +1,5 @@
+import StatepackCompiler
+
 #if canImport(Glibc)
     import Glibc
 #elseif canImport(Darwin)
@@ -54,6 +56,15 @@ enum Repository {
 
     /// The committed exported program of the first example.
     static let example = path("examples/01-stateful-transformer/exported.pb")
+}
+
+/// The outer message of exported.pb.
+enum ExportedFile {
+    /// Writes the digest of what follows the first two fields, so that a changed file is read at all.
+    static func updateDigest(of bytes: inout [UInt8]) {
+        let digest = bytes[18...].withUnsafeBytes { SHA256Digest.of($0) }
+        bytes.replaceSubrange(10..<18, with: digest.prefix(8))
+    }
 }
 
 func contains(_ bytes: [UInt8], _ text: String) -> Bool {
