@@ -66,7 +66,7 @@ package enum Tool {
         try DiagnosticFormat.checkSynonym(arguments)
         switch arguments.syntax.name {
         case "convert": return try Convert(arguments, console).run()
-        case "validate": return try Validate(arguments, console).run()
+        case "validate": return try Validate.runInTurn(arguments, console)
         case "inspect": return try Inspect(arguments, console).run()
         case "describe": return try Describe(arguments, console).run()
         case "diff": return try Diff(arguments, console).run()

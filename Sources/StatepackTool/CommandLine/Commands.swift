@@ -59,7 +59,12 @@ extension CommandSyntax {
             Check a bundle or an exported program without PyTorch: the bytes, the program, the contract, and a replay \
             of the run that PyTorch recorded at export, state by state.
             """,
-        operands: [Operand(name: "MODEL", summary: "a bundle (*.statepack) or an exported program (*.pb)")],
+        operands: [
+            Operand(
+                name: "MODEL",
+                summary: "a bundle (*.statepack) or an exported program (*.pb); several are checked in turn",
+                isRepeatable: true)
+        ],
         options: [
             descriptors,
             DiagnosticFormat.option,
