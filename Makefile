@@ -23,6 +23,7 @@ help: ## list the targets
 include make/setup.mk
 include make/check.mk
 include make/kernels.mk
+include make/wheel.mk
 include make/examples.mk
 
 .PHONY: build

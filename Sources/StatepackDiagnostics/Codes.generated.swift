@@ -329,6 +329,8 @@ extension Diagnostic.Code {
     public static let float64Left = Diagnostic.Code("E0761")
     /// an input says which rows of a state are written, but the function declares no context
     public static let contextUndeclared = Diagnostic.Code("E0762")
+    /// the Python package is installed without the program behind the command `statepack`, or with one for another machine
+    public static let toolsNotInstalled = Diagnostic.Code("E0770")
     /// the context rules of a function are not those of the contract
     public static let contractContext = Diagnostic.Code("E0780")
     /// a state starts from other values than the contract says
@@ -1165,6 +1167,11 @@ extension Diagnostic.Code {
             .contextUndeclared, "contextUndeclared",
             "an input says which rows of a state are written, but the function declares no context",
             "export with context=statepack.Context(positions=..., axes=...)", 1
+        ),
+        (
+            .toolsNotInstalled, "toolsNotInstalled",
+            "the Python package is installed without the program behind the command `statepack`, or with one for another machine",
+            "install the wheel of this machine, or install from a clone where Swift is", 2
         ),
         (
             .contractContext, "contractContext",

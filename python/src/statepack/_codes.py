@@ -167,6 +167,7 @@ BOUND_NOT_RECORDED = "E0759"
 WEIGHT_NOT_FINITE = "E0760"
 FLOAT64_LEFT = "E0761"
 CONTEXT_UNDECLARED = "E0762"
+TOOLS_NOT_INSTALLED = "E0770"
 CONTRACT_CONTEXT = "E0780"
 CONTRACT_INITIAL_VALUE = "E0781"
 CONTRACT_WRITTEN_BY = "E0782"
@@ -341,6 +342,7 @@ EXPLANATIONS = {
     "E0760": ("a weight has a NaN or an infinity", "repair the checkpoint; a mask can use torch.finfo(dtype).min"),
     "E0761": ("a value of a function is computed or stored in float64", "cast it in the model: x.float()"),
     "E0762": ("an input says which rows of a state are written, but the function declares no context", "export with context=statepack.Context(positions=..., axes=...)"),
+    "E0770": ("the Python package is installed without the program behind the command `statepack`, or with one for another machine", "install the wheel of this machine, or install from a clone where Swift is"),
     "E0780": ("the context rules of a function are not those of the contract", "declare the same rules in the exporter, or change the contract and the callers together"),
     "E0781": ("a state starts from other values than the contract says", "export a fresh module, or change the contract; no caller has to change"),
     "E0782": ("other operators write a state than the contract says", "change the contract when that is meant; no caller has to change"),
@@ -516,6 +518,7 @@ EXIT_CODES = {
     "E0760": 1,
     "E0761": 1,
     "E0762": 1,
+    "E0770": 2,
     "E0780": 1,
     "E0781": 1,
     "E0782": 1,
