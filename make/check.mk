@@ -1,9 +1,10 @@
 # Checks. `make test` is what CI runs.
 
 .PHONY: test
-test: setup ## everything CI runs: lint, build, pytest, swift test, the steps of both examples
+test: setup ## everything CI runs: lint, build, wheel, pytest, swift test, the steps of both examples
 	@$(TIMED) "lint" $(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory build CONFIGURATION=release
+	@$(MAKE) --no-print-directory wheel
 	@$(TIMED) "pytest" $(BIN)/python -m pytest
 	@$(TIMED) "kernel tests under AddressSanitizer" $(MAKE) --no-print-directory test-kernels-asan
 	@$(TIMED) "thread pool under ThreadSanitizer" $(MAKE) --no-print-directory test-kernels-tsan
@@ -20,8 +21,8 @@ lint: setup-python ## formats, types, generated files, file sizes, paths of mach
 format: setup-python ## rewrite sources in the style that lint wants
 	$(SWIFT) format format -i -r $(wildcard Sources Tests Package.swift examples)
 	find Sources examples -name '*.[ch]' -not -path 'Sources/CStatepackSchema/*' -exec $(BIN)/clang-format -i {} +
-	$(BIN)/ruff check --fix python schemas examples
-	$(BIN)/ruff format python schemas examples
+	$(BIN)/ruff check --fix setup.py python schemas examples
+	$(BIN)/ruff format setup.py python schemas examples
 
 .PHONY: test-python
 test-python: setup-python ## pytest alone
@@ -45,4 +46,4 @@ test-torch-latest: build ## the exporter's tests with torch 2.15.0 in .venv-torc
 	@sed 's/^torch==.*/torch==2.15.0/' python/requirements-test.txt > build/requirements-torch-latest.txt
 	@$(TIMED) "virtual environment .venv-torch-latest" make/environment $(PYTHON) .venv-torch-latest build/requirements-torch-latest.txt
 	@$(TIMED) "pytest with torch 2.15.0" .venv-torch-latest/bin/python -m pytest -m 'not slow' \
-		$(filter-out python/tests/test_kernels%,$(wildcard python/tests/test_*.py))
+		$(filter-out python/tests/test_kernels% python/tests/test_wheel.py python/tests/test_hooks.py,$(wildcard python/tests/test_*.py))

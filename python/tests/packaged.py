@@ -86,10 +86,9 @@ def copy_of_project(folder: pathlib.Path) -> pathlib.Path:
     if listed.returncode == 0:
         names = [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
     else:
+        found = [path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file()]
         names = [
-            str(path.relative_to(ROOT))
-            for path in ROOT.rglob("*")
-            if path.is_file() and not any(part in _MADE or part.startswith(".venv") for part in path.parts)
+            str(path) for path in found if not any(part in _MADE or part.startswith(".venv") for part in path.parts)
         ]
     for name in names:
         source, target = ROOT / name, folder / name
