@@ -22,8 +22,7 @@ public struct AIModel: Sendable {
     /// Reads the header and the program, a few milliseconds; weights are mapped and read when a run needs them.
     /// `options.verifyChecksums` reads the whole file once.
     ///
-    /// Throws what is wrong with the file, `E05…`: a ``StatepackError`` for one finding, a ``DiagnosticList`` for
-    /// several.
+    /// Throws a ``StatepackError`` with everything that is wrong with the file, `E05…`.
     public init(contentsOf modelURL: URL, options: SpecializationOptions = .default) async throws {
         try self.init(path: modelURL.path, options: options)
     }
@@ -32,14 +31,17 @@ public struct AIModel: Sendable {
     package init(path: String, options: SpecializationOptions = .default) throws {
         let bundle: MappedBundle
         do { bundle = try MappedBundle(path: path, access: options.copyWeights ? .copied : .mapped) } catch {
-            throw error.diagnostics.count == 1 ? error.diagnostics[0] : error
+            throw StatepackError(error.diagnostics)
         }
         try self.init(bundle, options: options)
     }
 
     /// Uses a bundle that is open already.
     package init(_ bundle: MappedBundle, options: SpecializationOptions = .default) throws {
-        if options.verifyChecksums { try DiagnosticList.throwIfAny(bundle.checksumFindings()) }
+        if options.verifyChecksums {
+            let findings = bundle.checksumFindings()
+            if !findings.isEmpty { throw StatepackError(findings) }
+        }
         self.init(
             bundle.program, weights: bundle.weights, owner: bundle, sources: bundle.sources, options: options)
     }
@@ -66,6 +68,7 @@ public struct AIModel: Sendable {
     /// function is malformed. Costs well under a millisecond; the first run of each choice of sizes costs more.
     public func loadFunction(named functionName: String) throws -> InferenceFunction? {
         guard let function = program.bundle.functions.first(where: { $0.name == functionName }) else { return nil }
-        return InferenceFunction(program: try FunctionProgram(function, of: program))
+        return InferenceFunction(
+            program: try StatepackError.wrapping { try FunctionProgram(function, of: program) })
     }
 }

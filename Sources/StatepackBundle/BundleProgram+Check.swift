@@ -190,7 +190,7 @@ private struct ProgramChecker {
             }
         case .tensor(let index):
             guard isIndex(index, of: program.tensors.count, "the initial tensor", at: place) else { return }
-            if state.initialDigest.count != 32, !state.initialDigest.isEmpty {
+            if state.initialDigest.count != 32 {
                 report(
                     .bundleInitialValue, "the digest of an initial tensor has the wrong length", at: place,
                     expected: "32 bytes", found: "\(state.initialDigest.count) bytes")

@@ -240,7 +240,8 @@ private struct ProgramPrinter {
                 function.inputs.indices.contains(context.positions)
                 ? function.inputs[context.positions].name : "#\(context.positions)"
             let axes = context.axes.map { axis in
-                let name = program.states.indices.contains(axis.state) ? program.states[axis.state].name : "#\(axis.state)"
+                let isKnown = program.states.indices.contains(axis.state)
+                let name = isKnown ? program.states[axis.state].name : "#\(axis.state)"
                 return "\(quoted(name)) axis \(axis.axis)"
             }
             lines.append("    context \(quoted(input)) indexes \(axes.joined(separator: ", "))")

@@ -1,3 +1,4 @@
+import Statepack
 import StatepackBundle
 import StatepackDiagnostics
 
@@ -116,6 +117,7 @@ package enum Tool {
         switch error {
         case let diagnostic as Diagnostic: [diagnostic]
         case let list as DiagnosticList: list.diagnostics
+        case let error as StatepackError: error.diagnostics
         default: [Diagnostic(.internalError, "unexpected error: \(error)")]
         }
     }

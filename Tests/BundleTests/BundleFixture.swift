@@ -25,7 +25,7 @@ enum Fixture {
             states: [
                 .init(
                     name: "cache", sourceName: "model.cache", scalarType: .float32, shape: [size(16), size(4)],
-                    initialValue: .tensor(2)),
+                    initialValue: .tensor(2), initialDigest: startDigest()),
                 .init(
                     name: "count", sourceName: "model.count", scalarType: .int64, shape: [],
                     initialValue: .splat([5, 0, 0, 0, 0, 0, 0, 0])),
@@ -70,6 +70,14 @@ enum Fixture {
         ]
         _ = program.layOutTensors()
         return program
+    }
+
+    /// Of the tensor `start` as `weights(of:)` fills it: 256 bytes from offset 576 on.
+    static func startDigest() -> [UInt8] {
+        let bytes = (0..<256).map { UInt8(truncatingIfNeeded: $0 &* 7 &+ 576) }
+        let digest = sha256()
+        bytes.withUnsafeBytes { digest.update($0) }
+        return digest.finish()
     }
 
     static let sources = ["layer (model.py:3)", "layer.linear (model.py:4)"]

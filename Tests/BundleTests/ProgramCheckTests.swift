@@ -99,6 +99,7 @@ import Testing
         ) {
             $0.tensors.removeLast()
             $0.states[0].initialValue = .splat([0, 0, 0, 0])
+            $0.states[0].initialDigest = []
         },
         .init(
             testDescription: "initial element of another size", code: .bundleInitialValue, place: "state `count`",
@@ -124,7 +125,17 @@ import Testing
                 .init(
                     name: "other", sourceName: "", scalarType: .float32,
                     shape: [SizeExpression(20), SizeExpression(4)],
-                    initialValue: .tensor(0)))
+                    initialValue: .tensor(0), initialDigest: Array(0..<32)))
+        },
+        .init(
+            testDescription: "initial tensor without a digest", code: .bundleInitialValue, place: "state `cache`",
+            expected: "32 bytes", found: "0 bytes"
+        ) { $0.states[0].initialDigest = [] },
+        .init(
+            testDescription: "initial tensor with a short digest", code: .bundleInitialValue, place: "state `cache`",
+            expected: "32 bytes", found: "31 bytes"
+        ) {
+            $0.states[0].initialDigest.removeLast()
         },
     ]
 

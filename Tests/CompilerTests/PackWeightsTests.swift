@@ -89,7 +89,7 @@ import Testing
             """
             tensor "w" float32[8, 8] weights "w"
             tensor "start" float32[8, 8] weights "start"
-            state "s" float32[8, 8] buffer "s" tensor 1
+            state "s" float32[8, 8] buffer "s" tensor 1 sha256 \(String(repeating: "5a", count: 32))
             func "main" {
                 input %0 "x": float32[3, 8]
                 state %1 "s": float32[8, 8] writtenBy "none"
@@ -101,6 +101,7 @@ import Testing
             """)
         #expect(compiled.bundle.tensors.map(\.layout) == [.panel16, .rowMajor])
         #expect(compiled.bundle.states[0].initialValue == .tensor(1))
+        #expect(compiled.bundle.states[0].initialDigest == Array(repeating: 0x5a, count: 32))
     }
 
     @Test(arguments: [(1, 1), (16, 3), (17, 5), (300_000, 8)])

@@ -157,8 +157,12 @@ func errors(_ function: InferenceFunction) async {
     do {
         _ = try await function.run(inputs: [:])
     } catch let error as StatepackError {
-        _ = (error.code == .missingArgument, error.expected, error.found)
-    } catch let list as DiagnosticList {
-        _ = list.diagnostics.map(\.message)
+        _ = (error.code == .missingArgument, error.message, error.description, error.localizedDescription)
+        _ = error.diagnostics.map { ($0.location, $0.expected, $0.found, $0.hint) }
+        switch error.contextViolation?.kind {
+        case .contextFull: _ = (error.contextViolation?.state, error.contextViolation?.capacity)
+        case .positionOutOfRange: _ = error.contextViolation?.position
+        case nil: break
+        }
     } catch {}
 }

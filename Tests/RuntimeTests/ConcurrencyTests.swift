@@ -119,7 +119,8 @@ struct ConcurrencyTests {
             do {
                 try await sequence.step(50)
                 Issue.record("the second step went through")
-            } catch let error as Diagnostic {
+            } catch let thrown as StatepackError {
+                let error = thrown.diagnostics[0]
                 #expect(error.code == .stateInUse)
                 #expect(error.message == "view for state `cache` is in use by another run")
             }
@@ -127,7 +128,8 @@ struct ConcurrencyTests {
         do {
             try await sequence.stepOnInput()
             Issue.record("an array that a run writes was read")
-        } catch let error as Diagnostic {
+        } catch let thrown as StatepackError {
+            let error = thrown.diagnostics[0]
             #expect(error.code == .stateInUse && error.message == "input `rows` is in use by another run")
         }
         await gate.open()

@@ -27,7 +27,8 @@ struct FailureTests {
             do {
                 _ = try await function.run(inputs: inputs(first: first, second: second), states: views)
                 Issue.record("the call went through")
-            } catch let error as Diagnostic {
+            } catch let thrown as StatepackError {
+                let error = thrown.diagnostics[0]
                 #expect(error.code == .indexOutOfRange)
                 #expect(error.found == "\(value)")
                 #expect(error.expected == "0..<8")
@@ -62,7 +63,8 @@ struct FailureTests {
             do {
                 _ = try function.runSynchronously(inputs: ["token": NDArray(scalars: [value], shape: [1])])
                 Issue.record("the call went through")
-            } catch let error as Diagnostic {
+            } catch let thrown as StatepackError {
+                let error = thrown.diagnostics[0]
                 #expect(error.code == .indexOutOfRange)
                 #expect(error.message == "index \(value) is out of range for axis 0 in `embedding`")
                 #expect(error.expected == "0..<6" && error.found == "\(value)")
@@ -77,7 +79,7 @@ struct FailureTests {
         let memory = WeightMemory(builder.weights)
         do {
             _ = try AIModel(builder.build(), weights: memory.bytes, owner: memory).loadFunction(named: "main")
-        } catch { return error as? Diagnostic }
+        } catch { return (error as? StatepackError)?.diagnostics.first }
         return nil
     }
 
@@ -86,7 +88,7 @@ struct FailureTests {
         do {
             let model = AIModel(builder.build(), weights: memory.bytes, owner: memory, sources: builder.sources)
             _ = try model.loadFunction(named: "main")?.runSynchronously(inputs: inputs)
-        } catch { return error as? Diagnostic }
+        } catch { return (error as? StatepackError)?.diagnostics.first }
         return nil
     }
 
@@ -194,7 +196,8 @@ struct FailureTests {
                 guard let function = try model.loadFunction(named: "main") else { return nil }
                 _ = try function.arenaByteCount()
                 return nil
-            } catch let error as Diagnostic {
+            } catch let thrown as StatepackError {
+                let error = thrown.diagnostics[0]
                 return error.code == .malformedFunction ? error.message : "\(error)"
             } catch { return "\(error)" }
         }
@@ -232,7 +235,8 @@ struct FailureTests {
         do {
             _ = try function.initialValue(ofState: "s")
             Issue.record("an initial value of another size went through")
-        } catch let error as Diagnostic {
+        } catch let thrown as StatepackError {
+            let error = thrown.diagnostics[0]
             #expect(error.code == .malformedFunction)
             #expect(error.expected == "8 bytes" && error.found == "16 bytes")
         }
@@ -255,7 +259,7 @@ struct FailureTests {
         #expect(array.view(as: Int64.self)[scalarAt: [3]] == 3)
         #expect(floats(try function.initialValue(ofState: "grows", shape: [2, 2])) == [1, 1, 1, 1])
         func error(_ body: () throws -> NDArray) -> Diagnostic? {
-            do { _ = try body() } catch { return error as? Diagnostic }
+            do { _ = try body() } catch { return (error as? StatepackError)?.diagnostics.first }
             return nil
         }
         let dynamic = error { try function.initialValue(ofState: "grows") }

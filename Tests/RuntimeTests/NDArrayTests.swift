@@ -47,6 +47,25 @@ struct NDArrayTests {
         #expect(Float(BFloat16(.greatestFiniteMagnitude)) == .infinity)
     }
 
+    @Test func scalarsAreACopyInRowMajorOrder() {
+        var array = NDArray(scalars: (0..<6).map { Float($0) }, shape: [2, 3])
+        let before = array.scalars(as: Float.self)
+        #expect(before == [0, 1, 2, 3, 4, 5])
+        var view = array.mutableView(as: Float.self)
+        view[scalarAt: [1, 1]] = 9
+        #expect(before[4] == 4 && array.scalars(as: Float.self)[4] == 9)
+        #expect(NDArray(shape: [0, 3], scalarType: .int64).scalars(as: Int64.self) == [])
+        #expect(NDArray(scalars: [true], shape: []).scalars() == [true])
+    }
+
+    @Test func scalarsOfAPartAreThoseOfThePart() {
+        let array = NDArray(scalars: (0..<24).map { Int32($0) }, shape: [2, 3, 4])
+        #expect(array.view(as: Int32.self).slice(at: [.all, 1..<2, 1..<3]).scalars() == [5, 6, 17, 18])
+        let storage = (0..<6).map { Double($0) }
+        #expect(NDArray.View(span: storage.span, shape: [3, 2], strides: [1, 3]).scalars() == [0, 3, 1, 4, 2, 5])
+        #expect(NDArray.View(span: storage.span, shape: [3], strides: [0]).scalars() == [0, 0, 0])
+    }
+
     // MARK: Values and copies
 
     @Test func aCopyKeepsItsElementsWhenTheOtherChanges() {

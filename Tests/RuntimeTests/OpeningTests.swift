@@ -83,7 +83,9 @@ struct OpeningTests {
 
     @Test func aMissingOrDamagedFileIsRefused() async throws {
         func error(_ place: URL, _ options: SpecializationOptions = .default) async -> Diagnostic? {
-            do { _ = try await AIModel(contentsOf: place, options: options) } catch { return error as? Diagnostic }
+            do { _ = try await AIModel(contentsOf: place, options: options) } catch {
+                return (error as? StatepackError)?.diagnostics.first
+            }
             return nil
         }
         let nowhere = URL(filePath: "/nowhere/model.statepack")

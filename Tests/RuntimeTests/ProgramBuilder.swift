@@ -46,10 +46,13 @@ struct ProgramBuilder {
         initial: BundleProgram.InitialValue? = nil, copiedBytes: Int = 0
     ) -> Int {
         let result = value(type, shape, .state(function.states.count))
+        let isTensor = if case .tensor = initial { true } else { false }
         program.states.append(
             BundleProgram.State(
                 name: name, sourceName: name, scalarType: type, shape: shape,
-                initialValue: initial ?? .splat([UInt8](repeating: 0, count: type.byteCount))))
+                initialValue: initial ?? .splat([UInt8](repeating: 0, count: type.byteCount)),
+                // Nothing at run time looks at it.
+                initialDigest: isTensor ? Array(0..<32) : []))
         function.states.append(
             BundleProgram.FunctionState(
                 state: program.states.count - 1, value: result, writtenBy: "copy",
@@ -95,6 +98,16 @@ struct ProgramBuilder {
                 kernel: program.kernels.firstIndex(of: kernel)!, operands: operands, results: results, ints: ints,
                 floats: floats, source: source == nil ? nil : sources.count - 1))
     }
+
+    mutating func setContext(positions: String, axes: [(state: String, axis: Int)]) {
+        function.context = ContextRules(
+            positions: function.inputs.firstIndex { $0.name == positions }!,
+            axes: axes.map { axis in
+                .init(state: program.states.firstIndex { $0.name == axis.state }!, axis: axis.axis)
+            })
+    }
+
+    mutating func removeContext() { function.context = nil }
 
     /// The program with lifetimes, and its weights.
     func build() -> BundleProgram {

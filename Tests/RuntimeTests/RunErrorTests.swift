@@ -150,7 +150,8 @@ struct RunErrorTests {
                     _ = try await function.run(inputs: inputs, states: views, outputViews: outputViews)
                 }
                 Issue.record("the call went through")
-            } catch let error as Diagnostic {
+            } catch let thrown as StatepackError {
+                let error = thrown.diagnostics[0]
                 #expect(error.code == example.code)
                 #expect(error.message == example.message)
                 #expect(error.expected == example.expected)
@@ -180,7 +181,7 @@ struct RunErrorTests {
                 ],
                 states: views)
             Issue.record("the call went through")
-        } catch let list as DiagnosticList {
+        } catch let list as StatepackError {
             #expect(
                 list.diagnostics.map(\.code) == [
                     .unknownArgument, .unknownArgument, .missingArgument, .missingArgument, .wrongScalarType,
@@ -197,7 +198,7 @@ struct RunErrorTests {
         do {
             _ = try function.runSynchronously(inputs: inputs)
             Issue.record("the call went through")
-        } catch let list as DiagnosticList {
+        } catch let list as StatepackError {
             #expect(list.diagnostics.map(\.code) == [.unknownArgument, .missingArgument])
             #expect(list.diagnostics[0].hint == "`cache` is a state of this function; pass it in `states:`")
         }
@@ -217,7 +218,7 @@ struct RunErrorTests {
         do {
             _ = try function.runSynchronously(inputs: inputs, states: views)
             Issue.record("the call went through")
-        } catch let list as DiagnosticList {
+        } catch let list as StatepackError {
             #expect(list.diagnostics.map(\.code) == [.duplicateArgument, .duplicateArgument])
             #expect(
                 list.diagnostics.map(\.message) == ["input `step` is given twice", "state `count` is given twice"])
@@ -248,7 +249,7 @@ struct RunErrorTests {
                         "second": NDArray(shape: [1], scalarType: .int64),
                     ], states: views)
                 return nil
-            } catch { return error as? Diagnostic }
+            } catch { return (error as? StatepackError)?.diagnostics.first }
         }
         #expect(error?.code == .overlappingViews)
         #expect(error?.message == "state `one` and state `two` share bytes")
@@ -274,7 +275,7 @@ struct RunErrorTests {
             do {
                 _ = try function.runSynchronously(inputs: inputs, states: views, outputViews: outputViews)
                 return nil
-            } catch { return error as? Diagnostic }
+            } catch { return (error as? StatepackError)?.diagnostics.first }
         }
         #expect(error?.code == .overlappingViews)
         #expect(error?.message == "output `doubled` and input `rows` share bytes")
@@ -296,7 +297,9 @@ struct RunErrorTests {
                     mutableBytes: span.mutableBytes, byteOffset: 1, scalarType: .float32, shape: [1]), for: "seen")
             _ = try function.runSynchronously(
                 inputs: ["step": NDArray(shape: [1], scalarType: .float32)], states: views, outputViews: outputViews)
-        } catch let found as Diagnostic { error = found }
+        } catch let thrown as StatepackError {
+            error = thrown.diagnostics[0]
+        }
         #expect(error?.code == .notContiguous)
         #expect(error?.found == "an address that is not a multiple of an element")
         #expect(memory == [UInt8](repeating: 7, count: 16))
@@ -310,9 +313,9 @@ struct RunErrorTests {
         #expect {
             _ = try function.initialValue(ofState: "cache")
         } throws: {
-            ($0 as? Diagnostic)?.code == .outOfMemory
-                && ($0 as? Diagnostic)?.message == "there is not enough memory for state `cache`"
-                && ($0 as? Diagnostic)?.expected == "memory for [\(1 << 46)] float32"
+            ($0 as? StatepackError)?.diagnostics.first?.code == .outOfMemory
+                && ($0 as? StatepackError)?.diagnostics.first?.message == "there is not enough memory for state `cache`"
+                && ($0 as? StatepackError)?.diagnostics.first?.expected == "memory for [\(1 << 46)] float32"
         }
     }
 
@@ -332,7 +335,9 @@ struct RunErrorTests {
         do {
             _ = try function.runSynchronously(
                 inputs: ["step": NDArray(shape: [1], scalarType: .float32)], states: views)
-        } catch let found as Diagnostic { error = found }
+        } catch let thrown as StatepackError {
+            error = thrown.diagnostics[0]
+        }
         #expect(error?.code == .outOfMemory)
         #expect(error?.message == "there is not enough memory for output `long`")
         #expect(floats(try #require(states["count"])) == [5])
@@ -357,7 +362,9 @@ struct RunErrorTests {
                     "first": NDArray(shape: [1], scalarType: .int64),
                     "second": NDArray(shape: [1], scalarType: .int64),
                 ], states: views)
-        } catch let found as Diagnostic { error = found }
+        } catch let thrown as StatepackError {
+            error = thrown.diagnostics[0]
+        }
         #expect(error?.code == .overlappingViews)
         #expect(error?.message == "view for state `two` shares its bytes with another argument")
     }

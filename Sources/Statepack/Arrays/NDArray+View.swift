@@ -70,6 +70,11 @@ extension NDArray {
             }
         }
 
+        /// A copy of all elements in row-major order, however they lie.
+        public func scalars() -> [Element] {
+            StridedLayout.scalars(from: base, shape: shapeArray, strides: stridesArray)
+        }
+
         /// One element. Traps when the index has another rank or leaves the array.
         public subscript<let rank: Int>(scalarAt index: InlineArray<rank, Int>) -> Element {
             let offset = elementOffset(rank, shapeArray, stridesArray) { index[$0] }

@@ -106,6 +106,18 @@ public struct NDArray: @unchecked Sendable {
             borrowing: self)
     }
 
+    /// A copy of all elements in row-major order.
+    ///
+    ///     let logits = outputs["logits"].scalars(as: Float.self)
+    ///
+    /// Works where ``view(as:)`` would escape its scope: on a `var`, an `inout` parameter or a property. Traps when
+    /// `type` does not match ``scalarType``. Costs one allocation and one pass over the elements.
+    public func scalars<T: BitwiseCopyable>(as type: T.Type = T.self) -> [T] {
+        storage.requireIdle()
+        Self.requireElement(type, of: scalarType)
+        return StridedLayout.scalars(from: UnsafeRawPointer(storage.base), shape: shape, strides: strides)
+    }
+
     /// Reads and writes elements as Swift values. Traps when `type` does not match ``scalarType``.
     ///
     /// Copies all bytes first when another value shares them.

@@ -54,6 +54,27 @@ enum StridedLayout {
         return isDense
     }
 
+    /// The elements in row-major order.
+    static func scalars<Element: BitwiseCopyable>(
+        from base: UnsafeRawPointer, shape: [Int], strides: [Int]
+    ) -> [Element] {
+        let count = elementCount(shape) ?? 0
+        return [Element](unsafeUninitializedCapacity: count) { buffer, initializedCount in
+            if isRowMajor(shape: shape, strides: strides) {
+                UnsafeMutableRawBufferPointer(buffer).copyMemory(
+                    from: UnsafeRawBufferPointer(start: base, count: count * MemoryLayout<Element>.stride))
+                initializedCount = count
+                return
+            }
+            forEachOffset(shape: shape, strides: strides) { offset in
+                let place = base + offset * MemoryLayout<Element>.stride
+                buffer.initializeElement(at: initializedCount, to: place.loadUnaligned(as: Element.self))
+                initializedCount += 1
+                return true
+            }
+        }
+    }
+
     /// Calls `body` with the offset of each element in row-major order, in elements.
     static func forEachOffset(shape: [Int], strides: [Int], _ body: (Int) -> Bool) {
         guard let count = elementCount(shape), count > 0 else { return }

@@ -54,7 +54,7 @@ final class Call: @unchecked Sendable {
 
     /// Checks every argument against the function and against each other. Writes nothing.
     ///
-    /// Throws all findings at once.
+    /// Throws all findings at once, as a `StatepackError`.
     func bind(
         _ inputList: borrowing ArgumentList, states stateList: borrowing ArgumentList,
         outputViews outputList: borrowing ArgumentList
@@ -70,9 +70,23 @@ final class Call: @unchecked Sendable {
         for (index, slot) in program.outputs.enumerated() { check(outputs[index], slot) }
         checkOwners()
         if findings.isEmpty { checkOverlaps() }
-        if !findings.isEmpty { try DiagnosticList.throwIfAny(findings) }
+        if !findings.isEmpty { throw StatepackError(findings) }
+        if let context = program.context { try check(context) }
         for index in states.indices { countCopy(states[index]!) }
         for case .some(let output) in outputs { countCopy(output) }
+    }
+
+    /// Refuses positions that a state has no row for. The one check that reads what an input holds.
+    private func check(_ context: FunctionProgram.Context) throws(StatepackError) {
+        var capacity = Int.max
+        var smallest = context.axes[0]
+        for axis in context.axes {
+            let length = states[axis.state]!.shape[axis.axis]
+            if length < capacity { (capacity, smallest) = (length, axis) }
+        }
+        let range = PositionRange(of: inputs[context.positions]!, capacity: capacity)
+        guard let position = range.firstOutside else { return }
+        throw program.contextError(position, capacity: capacity, of: smallest)
     }
 
     private func countCopy(_ argument: Argument) {
@@ -403,7 +417,7 @@ final class Call: @unchecked Sendable {
     // MARK: Finishing
 
     func finish() throws -> InferenceFunction.Outputs {
-        if let failure { throw failure }
+        if let failure { throw StatepackError([failure]) }
         let arrays = results
         results = []
         return InferenceFunction.Outputs(arrays: arrays, statistics: statistics)

@@ -38,6 +38,8 @@ final class FunctionProgram: Sendable {
     let inputs: [Slot]
     let states: [Slot]
     let outputs: [Slot]
+    /// Which input carries positions; nil when the author declared none.
+    let context: Context?
     /// The value that owns the bytes of each value.
     let roots: [Int]
     /// One per instruction.
@@ -85,6 +87,7 @@ final class FunctionProgram: Sendable {
         outputs = function.outputs.map {
             slot(.output, $0.name, function.values[$0.value].scalarType, function.values[$0.value].shape)
         }
+        context = function.context.map { Context($0, of: function) }
         roots = function.values.indices.map {
             if case .view(let base, _, _) = function.values[$0].storage { base } else { $0 }
         }
@@ -157,7 +160,7 @@ final class FunctionProgram: Sendable {
                         found: name, hint: "update statepack, or convert the model again with this version"))
             }
         }
-        try DiagnosticList.throwIfAny(findings)
+        if !findings.isEmpty { throw DiagnosticList(findings) }
         return function.instructions.map { byIndex[$0.kernel]! }
     }
 
@@ -247,7 +250,8 @@ final class FunctionProgram: Sendable {
         guard let index = states.firstIndex(where: { $0.name == name }) else {
             throw Diagnostic(
                 .unknownArgument, "`\(name)` is not a state of this function", at: "function `\(descriptor.name)`",
-                expected: states.isEmpty ? "no state" : states.map(\.name).joined(separator: ", "), found: name)
+                expected: states.isEmpty ? "no state" : states.map(\.name).joined(separator: ", "), found: name,
+                hint: states.map(\.name).nearest(to: name).map { "did you mean `\($0)`?" })
         }
         let slot = states[index]
         let declared = slot.shape.map(\.constant)

@@ -8,12 +8,12 @@ extension InferenceFunction {
     /// Symbols that are left out are at their minimum. Prepares the function for these sizes.
     package func arenaByteCount(symbols: [String: Int] = [:]) throws -> Int {
         let values = program.model.bundle.symbols.map { symbols[$0.name] ?? $0.min }
-        return try program.specialization(for: values).arenaByteCount
+        return try StatepackError.wrapping { try program.specialization(for: values).arenaByteCount }
     }
 
     /// The initial value of a state for a sequence whose first step has inputs of these shapes.
     package func initialValue(ofState name: String, inputShapes: [String: [Int]]) throws -> NDArray {
-        try program.initialValue(ofState: name, inputShapes: inputShapes)
+        try StatepackError.wrapping { try program.initialValue(ofState: name, inputShapes: inputShapes) }
     }
 
     /// The kernels that the function uses, each once, in order of name.

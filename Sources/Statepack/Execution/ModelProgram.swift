@@ -36,6 +36,20 @@ final class ModelProgram: Sendable {
                 let state = bundle.states[$0.state]
                 return (state.name, described(state.scalarType, state.shape))
             },
-            outputs: named(function.outputs))
+            outputs: named(function.outputs), contextRules: function.context.map { contextRules($0, of: function) })
+    }
+
+    private func contextRules(
+        _ rules: ContextRules, of function: BundleProgram.Function
+    ) -> InferenceFunctionDescriptor.ContextRules {
+        var axes: [String: Int] = [:]
+        var capacities: [String: Int] = [:]
+        for axis in rules.axes {
+            let state = bundle.states[axis.state]
+            axes[state.name] = axis.axis
+            if let capacity = state.shape[axis.axis].constant { capacities[state.name] = capacity }
+        }
+        return .init(
+            positionsInputName: function.inputs[rules.positions].name, axes: axes, capacities: capacities)
     }
 }

@@ -20,7 +20,8 @@ public struct InferenceFunction: Sendable {
     /// The work happens on a thread of the library, not on Swift's cooperative pool. A task that is cancelled before
     /// the work begins throws `CancellationError`; once begun, a run goes to its end.
     ///
-    /// Throws a ``StatepackError`` for one finding and a ``DiagnosticList`` for several.
+    /// Throws a ``StatepackError`` with everything it found. A function whose author declared its context refuses
+    /// positions that its states have no row for: ``StatepackError/contextViolation`` says which.
     public nonisolated(nonsending) func run(
         inputs: [String: NDArray], states: consuming MutableViews = MutableViews(),
         outputViews: consuming MutableViews = MutableViews()
@@ -94,7 +95,7 @@ public struct InferenceFunction: Sendable {
     /// Throws `E0601` for an unknown name, `E0616` when the state has a dynamic size, and `E0613` when there is not
     /// enough memory.
     public func initialValue(ofState stateName: String) throws -> NDArray {
-        try program.initialValue(ofState: stateName, shape: nil)
+        try StatepackError.wrapping { try program.initialValue(ofState: stateName, shape: nil) }
     }
 
     /// The initial value of a state whose dynamic sizes are those of `shape`.
@@ -102,7 +103,7 @@ public struct InferenceFunction: Sendable {
     /// Throws `E0601` for an unknown name, `E0604` when the shape does not fit the state's descriptor, and `E0613` when
     /// there is not enough memory.
     public func initialValue(ofState stateName: String, shape: [Int]) throws -> NDArray {
-        try program.initialValue(ofState: stateName, shape: shape)
+        try StatepackError.wrapping { try program.initialValue(ofState: stateName, shape: shape) }
     }
 
     /// The initial values of all states, by name: what one new sequence starts with.

@@ -109,7 +109,7 @@ private func checkInitialValues(
         do { found = try weights.withBytes(of: tensor) { SHA256Digest.of($0) } } catch {
             throw error as? DiagnosticList ?? DiagnosticList([Diagnostic(.internalError, "\(error)")])
         }
-        if !state.initialDigest.isEmpty, found != state.initialDigest {
+        if found != state.initialDigest {
             findings.append(
                 Diagnostic(
                     .digestMismatch, "the initial value of a state does not have its declared digest",
@@ -129,7 +129,14 @@ struct WeightsFile {
 private func open(
     _ declared: WeightsFile, path: String, _ program: Program, verifying: Bool
 ) throws(DiagnosticList) -> ImportedWeights {
-    let file = try MappedFile(path: path)
+    let file: MappedFile
+    do { file = try MappedFile(path: path) } catch {
+        var findings = error.diagnostics
+        for index in findings.indices where findings[index].hint == nil {
+            findings[index].hint = "the program's weights are in this file: keep both in one folder, or export again"
+        }
+        throw DiagnosticList(findings)
+    }
     guard file.bytes.count == declared.length else {
         let code: Diagnostic.Code = file.bytes.count < declared.length ? .truncatedFile : .weightsMismatch
         throw DiagnosticList([

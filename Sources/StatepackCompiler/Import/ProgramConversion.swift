@@ -315,8 +315,7 @@ struct ProgramConversion {
         }
         let digest = bytes(state.initial_digest)
         let digestLength = state.initial_tensor > 0 ? 32 : 0
-        // A draft of the format had no digests.
-        if digest.count != digestLength, !digest.isEmpty {
+        if digest.count != digestLength {
             report(
                 .malformedProgram, "the digest of an initial value has the wrong length", at: location,
                 expected: digestLength == 0 ? "no digest beside one element" : "32 bytes",
