@@ -10,14 +10,18 @@ extension BundleProgram {
     }
 
     /// Reads a program section. `check(weightsLength:sourceCount:)` must follow.
-    init(decoding bytes: UnsafeRawBufferPointer) throws(WireFault) {
+    ///
+    /// - Parameter formatMinor: The minor version that the header has.
+    init(
+        decoding bytes: UnsafeRawBufferPointer, formatMinor: Int = Int(BundleProgram.formatMinor)
+    ) throws(WireFault) {
         guard bytes.count <= Limits.sectionBytes else {
             throw WireFault(
                 kind: .limit, offset: 0, message: "the program section is too long",
                 expected: "at most \(Limits.sectionBytes) bytes", found: "\(bytes.count) bytes")
         }
         var decoder = try ProgramDecoder(bytes)
-        self = try decoder.program()
+        self = try decoder.program(formatMinor: formatMinor)
     }
 }
 
@@ -68,7 +72,7 @@ private struct ProgramDecoder {
         return value
     }
 
-    mutating func program() throws(WireFault) -> BundleProgram {
+    mutating func program(formatMinor: Int) throws(WireFault) -> BundleProgram {
         var program = BundleProgram(
             producer: "", programDigest: [], symbols: [], tensors: [], states: [], functions: [], kernels: [])
         while let field = try root.next(repeated: [5, 6, 7, 8, 9]) {
@@ -87,10 +91,10 @@ private struct ProgramDecoder {
             default: try skip(root, field)
             }
         }
-        guard major == Int(BundleProgram.formatMajor) else {
+        guard major == Int(BundleProgram.formatMajor), minor == formatMinor else {
             throw root.malformed(
-                "the program section has another major version than the header", at: 0,
-                expected: "\(BundleProgram.formatMajor)", found: "\(major)")
+                "the program section has another version than the header", at: 0,
+                expected: "\(BundleProgram.formatMajor).\(formatMinor)", found: "\(major).\(minor)")
         }
         guard program.programDigest.count == 32 else {
             throw root.malformed(

@@ -27,15 +27,16 @@ struct LayoutReader {
     /// is only read when its version is known, and fields are only believed once the checksum holds.
     func read() throws(Diagnostic) -> Layout {
         try checkMagic()
-        guard bytes.count >= FileLayout.headerBytes else {
-            throw truncated(expected: "\(FileLayout.headerBytes) bytes or more")
-        }
+        guard bytes.count >= 12 else { throw truncated(expected: "\(FileLayout.headerBytes) bytes or more") }
         let major = number(8, as: UInt32.self)
         guard major <= BundleProgram.formatMajor else {
             throw Diagnostic(
                 .bundleTooNew, "the bundle has a newer format than this version of statepack reads", at: at(8),
                 expected: "format \(BundleProgram.formatMajor)", found: "format \(major)",
                 hint: "update statepack, or convert again with this version")
+        }
+        guard bytes.count >= FileLayout.headerBytes else {
+            throw truncated(expected: "\(FileLayout.headerBytes) bytes or more")
         }
         let count = Int(number(24, as: UInt32.self))
         guard count >= 1, count <= FileLayout.maximumSectionCount else {

@@ -82,12 +82,13 @@ package final class MappedBundle: @unchecked Sendable {
                 throw fault
             }
             do throws(WireFault) {
-                program = try BundleProgram(decoding: section(.program))
+                program = try BundleProgram(decoding: section(.program), formatMinor: layout.minor)
             } catch {
                 throw error.diagnostic(file: path, section: .program, sectionOffset: start(.program))
             }
             do throws(WireFault) {
-                sources = try SourceMap.decode(section(.sourceMap))
+                sources = try SourceMap.decode(
+                    section(.sourceMap), skippingUnknownFields: layout.minor > Int(BundleProgram.formatMinor))
             } catch {
                 throw error.diagnostic(file: path, section: .sourceMap, sectionOffset: start(.sourceMap))
             }
@@ -106,6 +107,9 @@ package final class MappedBundle: @unchecked Sendable {
         }
         return UnsafeRawBufferPointer(rebasing: bytes[entry.offset..<entry.offset + entry.length])
     }
+
+    /// True when the bundle's minor version is newer than this reader: sections may have fields that it does not know.
+    package var isNewerMinorVersion: Bool { formatMinor > Int(BundleProgram.formatMinor) }
 
     package var weights: UnsafeRawBufferPointer { section(.weights) }
 
@@ -261,10 +265,11 @@ extension WireFault {
 package enum ProgramSection {
     /// What reading and checking the section finds; empty when a bundle with it would open.
     package static func findings(
-        _ bytes: UnsafeRawBufferPointer, weightsLength: Int, sourceCount: Int
+        _ bytes: UnsafeRawBufferPointer, weightsLength: Int, sourceCount: Int,
+        formatMinor: Int = Int(BundleProgram.formatMinor)
     ) -> [Diagnostic] {
         do throws(WireFault) {
-            let program = try BundleProgram(decoding: bytes)
+            let program = try BundleProgram(decoding: bytes, formatMinor: formatMinor)
             return program.findings(weightsLength: weightsLength, sourceCount: sourceCount, file: "section")
         } catch {
             return [error.diagnostic(file: "section", section: .program, sectionOffset: 0)]

@@ -8,7 +8,9 @@ package enum SourceMap {
         return writer.bytes
     }
 
-    static func decode(_ bytes: UnsafeRawBufferPointer) throws(WireFault) -> [String] {
+    static func decode(
+        _ bytes: UnsafeRawBufferPointer, skippingUnknownFields: Bool
+    ) throws(WireFault) -> [String] {
         var sources: [String] = []
         if bytes.isEmpty { return sources }
         guard bytes.count <= BundleProgram.Limits.sectionBytes else {
@@ -18,6 +20,7 @@ package enum SourceMap {
         }
         var reader = try WireReader(bytes, budget: WireBudget(messages: 1))
         while let field = try reader.next(repeated: [1]) {
+            if field.number != 1, skippingUnknownFields { continue }
             guard field.number == 1 else {
                 throw reader.malformed(
                     "a field is not part of the source map", at: field.offset, found: "field \(field.number)")

@@ -123,7 +123,8 @@ struct Validate {
         compare(contract, with: Contract(bundle), &report)
         var recording: Recording?
         if !bundle.recording.isEmpty, scope.replay || report.isStrict {
-            recording = try Recording(serialized: bundle.recording, path: self.path)
+            recording = try Recording(
+                serialized: bundle.recording, path: self.path, skippingUnknownFields: bundle.isNewerMinorVersion)
         }
         if isPlanNeeded {
             try check(Plan(program: bundle.program, sources: bundle.sources, recording: recording), &report)

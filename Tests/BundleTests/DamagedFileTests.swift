@@ -230,27 +230,6 @@ func repaired(_ bytes: [UInt8]) -> [UInt8] {
         #expect(found.first?.hint == hint)
     }
 
-    @Test func newerMinorMayBringSectionsAndFields() throws {
-        var bytes = try fixture()
-        bytes[12] = 1
-        #expect(findings(repaired(bytes)).isEmpty)
-        // The source map becomes a section that this version does not know and may skip.
-        bytes[Self.row(3, 0)] = 9
-        var program = try Fixture.program()
-        for index in program.functions[0].instructions.indices { program.functions[0].instructions[index].source = nil }
-        let path = folder.file("minor.statepack")
-        try Fixture.write(program, to: path)
-        bytes = readBytes(path)
-        bytes[12] = 1
-        bytes[Self.row(3, 0)] = 9
-        withAligned(repaired(bytes)) { raw in
-            let bundle = try? MappedBundle(path: "x", unowned: raw)
-            #expect(bundle?.program == program)
-            #expect(bundle?.formatMinor == 1)
-            #expect(bundle?.sources == [])
-        }
-    }
-
     @Test func truncationAtEveryLengthIsMalformed() throws {
         let bytes = try small()
         #expect(findings(bytes).isEmpty)

@@ -30,7 +30,7 @@ import Testing
     static let cases: [Malformed] = [
         .init(
             testDescription: "major version of the program", code: .bundleProgramMalformed,
-            message: "the program section has another major version than the header", bytes: [0x08, 2] + digest),
+            message: "the program section has another version than the header", bytes: [0x08, 2] + digest),
         .init(
             testDescription: "no digest", code: .bundleProgramMalformed,
             message: "the program digest has the wrong length", bytes: [0x08, 1]),

@@ -90,6 +90,7 @@ struct ExportedFixture {
     }
 
     var major: UInt64 = 1
+    var minor: UInt64 = 0
     var symbols = [Symbol()]
     var tensors = [Tensor()]
     var states = [State()]
@@ -128,7 +129,7 @@ struct ExportedFixture {
     }
 
     func program() -> [UInt8] {
-        var body = Wire.number(1, major) + Wire.text(3, "test")
+        var body = Wire.number(1, major) + (minor == 0 ? [] : Wire.number(2, minor)) + Wire.text(3, "test")
         for symbol in symbols {
             body += Wire.bytes(
                 4,

@@ -56,8 +56,8 @@ import Testing
             expected: "version 1", found: "version 2"
         ) { $0.major = 2 },
         Case(
-            id: "no version", code: .malformedProgram, message: "the program has no format version",
-            expected: "version 1", found: "version 0"
+            id: "no version", code: .malformedProgram, message: "the program does not start with its format version",
+            expected: "version 1", found: "no version"
         ) { $0.major = 0 },
         Case(
             id: "symbol with min over max", code: .invalidSize, message: "the bounds of a symbol are not possible",
@@ -164,7 +164,10 @@ import Testing
         Case(
             id: "state with two initial values", code: .malformedProgram, message: "a state has two initial values",
             expected: "one of splat and tensor"
-        ) { $0.states[0].tensor = 1 },
+        ) {
+            $0.states[0].tensor = 1
+            $0.states[0].digest = Array(repeating: 0, count: 32)
+        },
         Case(
             id: "initial tensor of another type", code: .malformedProgram,
             message: "the initial value of a state has another type than the state", expected: "float32[8, 4]",
@@ -172,6 +175,7 @@ import Testing
         ) {
             $0.states[0].splat = []
             $0.states[0].tensor = 1
+            $0.states[0].digest = Array(repeating: 0, count: 32)
         },
         Case(
             id: "initial tensor out of range", code: .invalidReference, message: "an index of a tensor is out of range",
@@ -179,6 +183,7 @@ import Testing
         ) {
             $0.states[0].splat = []
             $0.states[0].tensor = 2
+            $0.states[0].digest = Array(repeating: 0, count: 32)
             $0.states[0].shape = [[0, 4]]
             $0.values[2].shape = [[0, 4]]
         },
@@ -386,11 +391,13 @@ import Testing
 
     @Test func refusesNestingThatTheSchemaDoesNotHave() {
         // No message of the schema contains its own kind, so an honest reader never goes deeper than seven;
-        // what is nested below that is skipped as an unknown field, never descended into.
+        // what is nested below that is an unknown field, never descended into.
         var deep: [UInt8] = []
         for _ in 0..<10_000 { deep = Wire.bytes(7, deep) }
         var fixture = ExportedFixture()
         fixture.programTail = Wire.bytes(7, Wire.bytes(7, deep))
+        #expect(refusals(fixture).map(\.message) == ["field 7 is not part of this version of the format"])
+        fixture.minor = 1
         let found = refusals(fixture)
         #expect(found.contains { $0.code == .malformedProgram && $0.message == "a node has no result" })
         #expect(found.allSatisfy { $0.code.exitCode == 3 })

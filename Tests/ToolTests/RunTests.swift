@@ -222,7 +222,14 @@ import Testing
         Failure(
             testDescription: "position beyond the capacity",
             words: ["--inputs", "%/far.safetensors", "--outputs", "%/out.safetensors"], status: 1,
-            diagnostics: "error[E0611]: index 256 is out of range for axis 0 of state `keyCache` in `index_put`\n"),
+            diagnostics: """
+                error[E0617]: the context is full: state `keyCache` has 256 rows and position 256 is the next one
+                  --> function `main`, input `position_ids`, step 0
+                  expected: positions in 0..<256, the length of axis 1 of state `keyCache`
+                  found:    256
+                  hint:     start from fresh states, drop old rows, or export with a larger capacity; no state was changed
+
+                """),
         Failure(
             testDescription: "input of another type", words: ["--inputs", "%/typed.safetensors"], status: 1,
             diagnostics: """

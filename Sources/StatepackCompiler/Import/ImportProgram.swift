@@ -50,7 +50,8 @@ package struct ImportedProgram: Sendable {
     /// Where the weights file is, read or not; nil when all tensors are inline.
     package var weightsPath: String?
     package var recording: Recording?
-    /// The recording's bytes as they stand in the file, for the bundle; empty when there is none.
+    /// The recording's bytes for the bundle: as they stand in the file, but for fields that a newer minor version added.
+    /// Empty when there is none.
     package var recordingBytes: [UInt8]
     /// SHA-256 that the program declares for the weights file; empty when all tensors are inline.
     package var weightsDigest: [UInt8] = []
@@ -77,7 +78,12 @@ package func importProgram(
     // NOTE: the parts are ranges of the mapping, which goes away with the last use of `file`.
     defer { withExtendedLifetime(file) {} }
     let parts = try ExportedFileReader.parts(of: file.bytes, path: path)
-    var (program, weightsFile) = try ProgramConversion.program(parts.program, path: path)
+    let isNewer = try ProgramConversion.isNewerMinorVersion(parts.program, path: path)
+    if let unknown = parts.unknownField, !isNewer {
+        throw DiagnosticList([ExportedFileReader.diagnostic(unknown, path: path)])
+    }
+    var (program, weightsFile) = try ProgramConversion.program(
+        parts.program, path: path, skippingUnknownFields: isNewer)
     program.digest = SHA256Digest.of(parts.program)
     var weights = ImportedWeights()
     var weightsPath: String?
@@ -90,10 +96,16 @@ package func importProgram(
     }
     try checkInitialValues(of: program, weights, reading, path: path)
     var recording: Recording?
-    if let bytes = parts.recording { recording = try Recording(serialized: bytes, path: path) }
+    var recordingBytes: [UInt8] = []
+    if let bytes = parts.recording {
+        recording = try Recording(serialized: bytes, path: path, skippingUnknownFields: isNewer)
+        do { recordingBytes = isNewer ? try Recording.knownFields(of: bytes) : Array(bytes) } catch {
+            throw DiagnosticList([ExportedFileReader.diagnostic(error, path: path)])
+        }
+    }
     return ImportedProgram(
         program: program, weights: weights, weightsPath: weightsPath, recording: recording,
-        recordingBytes: parts.recording.map { Array($0) } ?? [], weightsDigest: weightsFile?.digest ?? [])
+        recordingBytes: recordingBytes, weightsDigest: weightsFile?.digest ?? [])
 }
 
 /// Whether the digests that stand for initial tensors are theirs.
@@ -194,6 +206,8 @@ enum ExportedFileReader {
     struct Parts {
         var program: UnsafeRawBufferPointer
         var recording: UnsafeRawBufferPointer?
+        /// The first field that the file's message does not have. Whether it may be there, the version says.
+        var unknownField: WireScan.Failure?
     }
 
     static func parts(of bytes: UnsafeRawBufferPointer, path: String) throws(DiagnosticList) -> Parts {
@@ -244,6 +258,7 @@ enum ExportedFileReader {
     private static func split(_ body: UnsafeRawBufferPointer) throws(WireScan.Failure) -> Parts {
         var program: UnsafeRawBufferPointer?
         var recording: UnsafeRawBufferPointer?
+        var unknownField: WireScan.Failure?
         var position = 0
         while position < body.count {
             let start = position
@@ -257,13 +272,13 @@ enum ExportedFileReader {
                     kind: .malformed,
                     reason: "field \(field.number) of the file occurs twice or has the wrong wire type",
                     offset: start)
-            default: break
+            default: unknownField = unknownField ?? WireScan.unknownField(field.number, at: start)
             }
         }
         guard let program else {
             throw WireScan.Failure(kind: .malformed, reason: "the file has no program", offset: 0)
         }
-        return Parts(program: program, recording: recording)
+        return Parts(program: program, recording: recording, unknownField: unknownField)
     }
 
     static func diagnostic(_ failure: WireScan.Failure, path: String) -> Diagnostic {
@@ -277,12 +292,12 @@ enum ExportedFileReader {
 
 /// Calls `body` with an unpacked message and frees it. `scan` is the message's descriptor; `depth` is its nesting in the file.
 func withUnpacked<Message, R>(
-    _ bytes: UnsafeRawBufferPointer, depth: Int, path: String,
+    _ bytes: UnsafeRawBufferPointer, depth: Int, path: String, skippingUnknownFields: Bool,
     descriptor: UnsafePointer<ProtobufCMessageDescriptor>, as type: Message.Type,
     _ body: (UnsafePointer<Message>) throws(DiagnosticList) -> R
 ) throws(DiagnosticList) -> R {
     do {
-        try WireScan.check(bytes, as: descriptor, depth: depth)
+        try WireScan.check(bytes, as: descriptor, depth: depth, skippingUnknownFields: skippingUnknownFields)
     } catch {
         throw DiagnosticList([ExportedFileReader.diagnostic(error, path: path)])
     }

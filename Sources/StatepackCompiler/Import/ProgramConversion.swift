@@ -10,19 +10,21 @@ internal import StatepackIR
 struct ProgramConversion {
     typealias CMessage = UnsafePointer<Statepack__Program__V1__Program>
 
-    static let formatMajor = 1
+    static let formatMajor: UInt64 = 1
+    static let formatMinor: UInt64 = 0
     static let maximumRank = 8
     static let maximumNameBytes = 1024
     private static let maximumFindings = 100
 
+    /// - Parameter skippingUnknownFields: What `isNewerMinorVersion` says of the same bytes.
     static func program(
-        _ bytes: UnsafeRawBufferPointer, path: String
+        _ bytes: UnsafeRawBufferPointer, path: String, skippingUnknownFields: Bool
     ) throws(DiagnosticList) -> (Program, WeightsFile?) {
-        try checkVersion(bytes, path: path)
         var prototype = Statepack__Program__V1__Program()
         statepack__program__v1__program__init(&prototype)
         return try withUnpacked(
-            bytes, depth: 2, path: path, descriptor: prototype.base.descriptor, as: Statepack__Program__V1__Program.self
+            bytes, depth: 2, path: path, skippingUnknownFields: skippingUnknownFields,
+            descriptor: prototype.base.descriptor, as: Statepack__Program__V1__Program.self
         ) { message throws(DiagnosticList) in
             var conversion = ProgramConversion(path: path)
             let result = conversion.convert(message)
@@ -31,26 +33,40 @@ struct ProgramConversion {
         }
     }
 
-    /// Looks at the version first: a newer major version may not even parse.
-    private static func checkVersion(_ bytes: UnsafeRawBufferPointer, path: String) throws(DiagnosticList) {
-        var major: UInt64 = 0
+    /// Whether the program has fields that this reader may not know. Refuses a newer major version.
+    ///
+    /// The version is the program's first field in every version of the format, and nothing behind it is looked at:
+    /// it may not even parse.
+    static func isNewerMinorVersion(
+        _ bytes: UnsafeRawBufferPointer, path: String
+    ) throws(DiagnosticList) -> Bool {
+        var version: [UInt64] = [0, 0]
         do {
             var position = 0
-            while position < bytes.count {
-                let field = try WireScan.field(bytes, &position, end: bytes.count)
-                if field.number == 1, field.wireType == 0 { major = field.value }
+            for number in 1...2 where position < bytes.count {
+                var next = position
+                let field = try WireScan.field(bytes, &next, end: bytes.count)
+                // A minor version of 0 is left out.
+                guard field.number == number, field.wireType == 0 else { continue }
+                version[number - 1] = field.value
+                if number == 1, field.value > formatMajor { break }
+                position = next
             }
         } catch {
             throw DiagnosticList([ExportedFileReader.diagnostic(error, path: path)])
         }
-        guard major != UInt64(formatMajor) else { return }
-        throw DiagnosticList([
-            Diagnostic(
-                major > UInt64(formatMajor) ? .newerProgramFormat : .malformedProgram,
-                major > UInt64(formatMajor)
-                    ? "the program has a newer format than this reader" : "the program has no format version", at: path,
-                expected: "version \(formatMajor)", found: "version \(major)")
-        ])
+        guard version[0] == formatMajor else {
+            let isNewer = version[0] > formatMajor
+            throw DiagnosticList([
+                Diagnostic(
+                    isNewer ? .newerProgramFormat : .malformedProgram,
+                    isNewer
+                        ? "the program has a newer format than this reader"
+                        : "the program does not start with its format version", at: path,
+                    expected: "version \(formatMajor)", found: isNewer ? "version \(version[0])" : "no version")
+            ])
+        }
+        return version[1] > formatMinor
     }
 
     private let path: String

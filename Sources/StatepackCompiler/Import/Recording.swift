@@ -61,18 +61,31 @@ package struct Recording: Hashable, Sendable {
 
     /// Reads and checks the message `Recording`. Whether it fits a program's functions is the caller's to
     /// check. Throws `malformedRecording`, `malformedProgram` or `programLimitExceeded`.
-    package init(serialized bytes: UnsafeRawBufferPointer, path: String = "recording") throws(DiagnosticList) {
+    ///
+    /// - Parameter skippingUnknownFields: For a file of a newer minor version.
+    package init(
+        serialized bytes: UnsafeRawBufferPointer, path: String = "recording", skippingUnknownFields: Bool = false
+    ) throws(DiagnosticList) {
         var prototype = Statepack__Program__V1__Recording()
         statepack__program__v1__recording__init(&prototype)
         self = try withUnpacked(
-            bytes, depth: 2, path: path, descriptor: prototype.base.descriptor,
-            as: Statepack__Program__V1__Recording.self
+            bytes, depth: 2, path: path, skippingUnknownFields: skippingUnknownFields,
+            descriptor: prototype.base.descriptor, as: Statepack__Program__V1__Recording.self
         ) { message throws(DiagnosticList) in
             var conversion = RecordingConversion(path: path)
             let recording = conversion.convert(message.pointee)
             if !conversion.findings.isEmpty { throw DiagnosticList(conversion.findings) }
             return recording
         }
+    }
+}
+
+extension Recording {
+    /// A recording's bytes without what a newer minor version added, so that a bundle of this version may hold them.
+    static func knownFields(of bytes: UnsafeRawBufferPointer) throws(WireScan.Failure) -> [UInt8] {
+        var prototype = Statepack__Program__V1__Recording()
+        statepack__program__v1__recording__init(&prototype)
+        return try WireScan.knownFields(of: bytes, 0..<bytes.count, as: prototype.base.descriptor)
     }
 }
 

@@ -42,18 +42,8 @@ enum RecordingNames {
                 let name = String(decoding: bytes[field.content], as: UTF8.self)
                 content = Array((names[name] ?? name).utf8)
             }
-            result += varint(UInt64(field.number) << 3 | 2) + varint(UInt64(content.count)) + content
+            result += WireScan.varint(UInt64(field.number) << 3 | 2) + WireScan.varint(UInt64(content.count)) + content
         }
         return result
-    }
-
-    private static func varint(_ value: UInt64) -> [UInt8] {
-        var rest = value
-        var bytes: [UInt8] = []
-        while rest >= 0x80 {
-            bytes.append(UInt8(truncatingIfNeeded: rest) | 0x80)
-            rest >>= 7
-        }
-        return bytes + [UInt8(rest)]
     }
 }

@@ -5,7 +5,8 @@ internal import CProtobufC
 ///
 /// libprotobuf-c recurses without limit, allocates eighty bytes for an empty message of two, cuts strings at
 /// NUL and does not look at their encoding. This walk follows the message descriptors and refuses all of that,
-/// and every wire type that does not fit its field.
+/// every wire type that does not fit its field, and, in a version of the format that this reader knows, every field
+/// that it does not have: nobody has written such a field, so it can only hide something.
 struct WireScan {
     struct Failure: Error, Hashable {
         enum Kind: Hashable {
@@ -27,16 +28,21 @@ struct WireScan {
     static let maximumMessages = 1 << 20
 
     private let bytes: UnsafeRawBufferPointer
+    private let skipsUnknownFields: Bool
     private var elements = 0
     private var messages = 0
 
-    private init(_ bytes: UnsafeRawBufferPointer) { self.bytes = bytes }
+    private init(_ bytes: UnsafeRawBufferPointer, skipsUnknownFields: Bool) {
+        self.bytes = bytes
+        self.skipsUnknownFields = skipsUnknownFields
+    }
 
     /// Checks a whole message of `type`, at `depth` below the file.
     static func check(
-        _ bytes: UnsafeRawBufferPointer, as type: UnsafePointer<ProtobufCMessageDescriptor>, depth: Int
+        _ bytes: UnsafeRawBufferPointer, as type: UnsafePointer<ProtobufCMessageDescriptor>, depth: Int,
+        skippingUnknownFields: Bool
     ) throws(Failure) {
-        var scan = WireScan(bytes)
+        var scan = WireScan(bytes, skipsUnknownFields: skippingUnknownFields)
         try scan.message(0..<bytes.count, type, depth)
     }
 
@@ -125,7 +131,10 @@ struct WireScan {
             let start = position
             let field = try Self.field(bytes, &position, end: range.upperBound)
             try count(1, at: start)
-            guard let index = fields.firstIndex(where: { $0.id == field.number }) else { continue }
+            guard let index = fields.firstIndex(where: { $0.id == field.number }) else {
+                if skipsUnknownFields { continue }
+                throw Self.unknownField(field.number, at: start)
+            }
             let declared = fields[index]
             if declared.label != PROTOBUF_C_LABEL_REPEATED {
                 guard seen & 1 << index == 0 else {
@@ -172,6 +181,44 @@ struct WireScan {
             }
         default: break
         }
+    }
+
+    static func unknownField(_ number: UInt32, at offset: Int) -> Failure {
+        Failure(
+            kind: .malformed, reason: "field \(number) is not part of this version of the format", offset: offset)
+    }
+
+    /// The message without the fields that `type` does not have, at any depth. The bytes have passed `check`.
+    static func knownFields(
+        of bytes: UnsafeRawBufferPointer, _ range: Range<Int>, as type: UnsafePointer<ProtobufCMessageDescriptor>
+    ) throws(Failure) -> [UInt8] {
+        let fields = UnsafeBufferPointer(start: type.pointee.fields, count: Int(type.pointee.n_fields))
+        var result: [UInt8] = []
+        var position = range.lowerBound
+        while position < range.upperBound {
+            let start = position
+            let field = try field(bytes, &position, end: range.upperBound)
+            guard let known = fields.first(where: { $0.id == field.number }) else { continue }
+            if known.type != PROTOBUF_C_TYPE_MESSAGE {
+                result += bytes[start..<position]
+                continue
+            }
+            let content = try knownFields(
+                of: bytes, field.content,
+                as: known.descriptor.assumingMemoryBound(to: ProtobufCMessageDescriptor.self))
+            result += varint(UInt64(field.number) << 3 | 2) + varint(UInt64(content.count)) + content
+        }
+        return result
+    }
+
+    static func varint(_ value: UInt64) -> [UInt8] {
+        var rest = value
+        var bytes: [UInt8] = []
+        while rest >= 0x80 {
+            bytes.append(UInt8(truncatingIfNeeded: rest) | 0x80)
+            rest >>= 7
+        }
+        return bytes + [UInt8(rest)]
     }
 
     private mutating func packed(_ range: Range<Int>, _ wireType: UInt8) throws(Failure) {
