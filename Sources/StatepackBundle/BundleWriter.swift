@@ -46,21 +46,30 @@ package struct BundleWriter: ~Copyable {
         digest: @escaping () -> IncrementalDigest
     ) throws(Diagnostic) {
         precondition(zip(sections, sections.dropFirst()).allSatisfy { $0 < $1 }, "sections come in order of kind")
+        if let obstacle = outputObstacle(at: path) {
+            throw Diagnostic(
+                .bundleWriteFailed, "cannot create the bundle: \(obstacle)", at: path, hint: "name a file")
+        }
         var folder = ""
         if let slash = path.lastIndex(of: "/") { folder = String(path[...slash]) }
         let random = String(UInt64.random(in: .min ... .max), radix: 16)
         let temporaryPath = folder + ".statepack-" + random + ".tmp"
+        // Before anything has this name, so that no moment is left between the two.
+        Interruption.watch(temporaryPath)
         var descriptor = actions.createUnnamed(folder.isEmpty ? "." : folder)
         let isUnnamed = descriptor >= 0
         if !isUnnamed { descriptor = actions.create(temporaryPath) }
-        if descriptor < 0 { throw Self.failure("create", path, errno) }
-        Interruption.watch(temporaryPath)
+        if descriptor < 0 {
+            let code = errno
+            Interruption.forget(temporaryPath)
+            throw Self.failure("create", path, code)
+        }
         // Best effort: a file system that cannot reserve says so, and then writing finds out.
         if expectedLength > 0, actions.reserve(descriptor, expectedLength) != 0, errno == ENOSPC || errno == EDQUOT {
             let code = errno
             close(descriptor)
             if !isUnnamed { unlink(temporaryPath) }
-            Interruption.watch(nil)
+            Interruption.forget(temporaryPath)
             throw Self.failure("write", path, code)
         }
         self.init(
@@ -86,7 +95,7 @@ package struct BundleWriter: ~Copyable {
         if descriptor >= 0 {
             close(descriptor)
             if !isUnnamed { unlink(temporaryPath) }
-            Interruption.watch(nil)
+            Interruption.forget(temporaryPath)
         }
     }
 
@@ -210,17 +219,25 @@ package struct BundleWriter: ~Copyable {
         try write(header, at: 0)
         if actions.truncate(descriptor, offset) != 0 { throw Self.failure("write", path, errno) }
         if actions.sync(descriptor) != 0 { throw Self.failure("write", path, errno) }
-        if isUnnamed {
-            if actions.link(descriptor, temporaryPath) != 0 { throw Self.failure("name", path, errno) }
-            isUnnamed = false
-        }
-        if actions.replace(temporaryPath, path) != 0 { throw Self.failure("name", path, errno) }
-        Interruption.watch(nil)
+        try name()
+        Interruption.forget(temporaryPath)
         let finished = descriptor
         descriptor = -1
         // The bytes are on disk; an error here could only be about the descriptor itself.
         close(finished)
         syncFolder()
+    }
+
+    /// Gives the file its name. Where nothing stands yet, in one step, so that even `kill -9` leaves no other name.
+    private mutating func name() throws(Diagnostic) {
+        if isUnnamed {
+            if actions.link(descriptor, path) == 0 { return }
+            if errno != EEXIST || actions.link(descriptor, temporaryPath) != 0 {
+                throw Self.failure("name", path, errno)
+            }
+            isUnnamed = false
+        }
+        if actions.replace(temporaryPath, path) != 0 { throw Self.failure("name", path, errno) }
     }
 
     /// Makes the new name last through a power failure, where the system lets a folder be flushed.

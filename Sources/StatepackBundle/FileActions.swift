@@ -50,6 +50,18 @@ package struct FileActions: Sendable {
     package init() {}
 }
 
+/// Why a path can be no output: something other than a file stands there, which a rename would replace or fail on. Nil
+/// for a file, for a symbolic link to one or to nothing (the link is what is replaced), and when nothing is there.
+package func outputObstacle(at path: String) -> String? {
+    var status = stat()
+    guard stat(path, &status) == 0 else { return nil }
+    switch status.st_mode & S_IFMT {
+    case S_IFREG: return nil
+    case S_IFDIR: return "a directory is there"
+    default: return "a device, pipe or socket is there"
+    }
+}
+
 /// The system's text for an error number, without locale.
 func systemMessage(_ code: Int32) -> String {
     #if canImport(Glibc)

@@ -15,13 +15,24 @@ package enum Tool {
     package static let version = "0.1.0"
 
     /// Runs a command and ends the process with its exit code.
-    package static func main(_ program: String) async -> Never {
-        Interruption.removeTemporaryFile()
-        exit(await run(program, Array(CommandLine.arguments.dropFirst()), console: .standard()))
+    package static func main(_ program: String) -> Never {
+        occupyStandardDescriptors()
+        // A write past the limit of `ulimit -f` is to fail, as on a full disk, and not to end the process.
+        signal(SIGXFSZ, SIG_IGN)
+        Interruption.removeTemporaryFiles()
+        exit(run(program, Array(CommandLine.arguments.dropFirst()), console: .standard()))
+    }
+
+    /// A parent may start a process without standard input, output or error. The next file that is opened would get
+    /// that number, and text meant for people would go into it. What is put there fails as a closed one does.
+    private static func occupyStandardDescriptors() {
+        for descriptor in STDIN_FILENO...STDERR_FILENO where fcntl(descriptor, F_GETFD) < 0 {
+            _ = open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY)
+        }
     }
 
     /// Runs a command line (without the program's name) and returns the exit code.
-    package static func run(_ program: String, _ words: [String], console: Console) async -> Int32 {
+    package static func run(_ program: String, _ words: [String], console: Console) -> Int32 {
         var status: Int32
         if let syntax = syntax(of: program) { console.use(.requested(by: words, of: syntax)) }
         do {

@@ -57,7 +57,7 @@ struct Validate {
         switch ModelFileKind(path: path) {
         case .bundle:
             report.kind = .bundle
-            try check(bundle: path, contract, &report)
+            try check(MappedBundle(path: path), contract, &report)
         case .exportedProgram:
             report.kind = .exportedProgram
             try check(exportedProgram: path, contract, &report)
@@ -91,10 +91,7 @@ struct Validate {
         if scope.checksums { report.bytes = .hold }
         let compilation = Compilation(imported: imported)
         if scope.replay || !arguments.has("descriptors") || scope.checksums && arguments.has("strict") {
-            let folder = try TemporaryFolder()
-            let bundle = "\(folder.path)/model.statepack"
-            _ = try compilation.write(to: bundle)
-            try check(bundle: bundle, nil, &report)
+            try check(temporaryBundle(of: compilation), nil, &report)
         } else if isPlanNeeded {
             let compiled = try Compiler().compile(imported.program)
             try check(
@@ -104,10 +101,18 @@ struct Validate {
         }
     }
 
+    /// The file is gone when this returns; its bytes stay as long as they are mapped. A process that is killed during
+    /// the replay leaves nothing.
+    private func temporaryBundle(of compilation: Compilation) throws -> MappedBundle {
+        let folder = try TemporaryFolder()
+        let path = folder.file("model.statepack")
+        _ = try compilation.write(to: path)
+        return try MappedBundle(path: path)
+    }
+
     // MARK: Bundles
 
-    private func check(bundle path: String, _ contract: Contract?, _ report: inout ValidationReport) throws {
-        let bundle = try MappedBundle(path: path)
+    private func check(_ bundle: MappedBundle, _ contract: Contract?, _ report: inout ValidationReport) throws {
         report.sections = bundle.sections.map { .init(name: $0.name, bytes: $0.length) }
         report.fileBytes = bundle.bytes.count
         report.count(bundle.program)

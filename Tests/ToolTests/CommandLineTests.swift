@@ -12,7 +12,7 @@ struct ToolRun {
 
     init(_ program: String, _ words: [String]) async {
         let console = Console.capturing()
-        status = await Tool.run(program, words, console: console)
+        status = Tool.run(program, words, console: console)
         results = console.results
         diagnostics = console.diagnostics
     }

@@ -1,3 +1,4 @@
+import StatepackBundle
 import StatepackDiagnostics
 
 #if canImport(Glibc)
@@ -11,46 +12,99 @@ import StatepackDiagnostics
 struct PendingOutput: ~Copyable {
     private let path: String
     private let temporary: String
-    private var isCommitted = false
+    /// On Linux the file has no name until `commit`, so that a killed process leaves none.
+    private var isUnnamed: Bool
+    private let descriptor: Int32
+    private var isCommitted: Bool
+    private static let actions = FileActions()
 
-    /// Writes and flushes the temporary file. Throws `E0731`.
+    /// Writes and flushes the file. Throws `E0731`.
     init(_ bytes: [UInt8], for path: String) throws(Diagnostic) {
-        self.path = path
-        let random = String(UInt64.random(in: .min ... .max), radix: 16)
-        temporary = "\(OutputFile.folder(of: path))/.statepack-\(random).tmp"
-        let descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o666)
-        if descriptor < 0 {
-            isCommitted = true
-            throw OutputFile.failure(path, errno)
+        let folder = OutputFile.folder(of: path)
+        let temporary = "\(folder)/.statepack-\(String(UInt64.random(in: .min ... .max), radix: 16)).tmp"
+        let created = try Self.create(path, in: folder, temporary)
+        let failure = Self.fill(created.descriptor, bytes)
+        if failure != 0 {
+            close(created.descriptor)
+            if !created.isUnnamed { unlink(temporary) }
+            Interruption.forget(temporary)
+            throw OutputFile.failure(path, failure)
         }
+        self.init(path: path, temporary: temporary, isUnnamed: created.isUnnamed, descriptor: created.descriptor)
+    }
+
+    init(_ text: String, for path: String) throws(Diagnostic) { try self.init(Array(text.utf8), for: path) }
+
+    private init(path: String, temporary: String, isUnnamed: Bool, descriptor: Int32) {
+        self.path = path
+        self.temporary = temporary
+        self.isUnnamed = isUnnamed
+        self.descriptor = descriptor
+        isCommitted = false
+    }
+
+    /// Writes and flushes. Returns `errno` of what failed, else 0.
+    private static func fill(_ descriptor: Int32, _ bytes: [UInt8]) -> Int32 {
         var failure: Int32 = 0
         bytes.withUnsafeBytes { bytes in
             var offset = 0
             while offset < bytes.count, failure == 0 {
                 // Linux writes at most 2 GiB at once, and Darwin refuses more.
-                let count = write(descriptor, bytes.baseAddress! + offset, min(bytes.count - offset, 1 << 30))
-                if count >= 0 {
+                let piece = bytes[offset..<min(bytes.count, offset + 1 << 30)]
+                let count = actions.write(descriptor, UnsafeRawBufferPointer(rebasing: piece), offset)
+                if count > 0 {
                     offset += count
+                } else if count == 0 {
+                    failure = EIO
                 } else if errno != EINTR {
                     failure = errno
                 }
             }
         }
-        if failure == 0, fsync(descriptor) != 0 { failure = errno }
-        close(descriptor)
-        if failure != 0 { throw OutputFile.failure(path, failure) }
+        if failure == 0, actions.sync(descriptor) != 0 { failure = errno }
+        return failure
     }
 
-    init(_ text: String, for path: String) throws(Diagnostic) { try self.init(Array(text.utf8), for: path) }
+    private static func create(
+        _ path: String, in folder: String, _ temporary: String
+    ) throws(Diagnostic) -> (descriptor: Int32, isUnnamed: Bool) {
+        if let obstacle = outputObstacle(at: path) {
+            throw Diagnostic(
+                .unwritableOutput, "the output cannot be written: \(obstacle)", at: path, hint: "name a file")
+        }
+        // Before anything has this name, so that no moment is left between the two.
+        Interruption.watch(temporary)
+        let unnamed = actions.createUnnamed(folder)
+        if unnamed >= 0 { return (unnamed, true) }
+        let named = actions.create(temporary)
+        if named < 0 {
+            let code = errno
+            Interruption.forget(temporary)
+            throw OutputFile.failure(path, code)
+        }
+        return (named, false)
+    }
 
     /// A file that stood at the path is replaced at once. Throws `E0731`.
     mutating func commit() throws(Diagnostic) {
-        if rename(temporary, path) != 0 { throw OutputFile.failure(path, errno) }
+        if isUnnamed {
+            if Self.actions.link(descriptor, path) == 0 {
+                isCommitted = true
+                return
+            }
+            if errno != EEXIST || Self.actions.link(descriptor, temporary) != 0 {
+                throw OutputFile.failure(path, errno)
+            }
+            isUnnamed = false
+        }
+        if Self.actions.replace(temporary, path) != 0 { throw OutputFile.failure(path, errno) }
         isCommitted = true
     }
 
     deinit {
-        if !isCommitted { unlink(temporary) }
+        close(descriptor)
+        if !isCommitted, !isUnnamed { unlink(temporary) }
+        Interruption.forget(temporary)
     }
 }
 

@@ -1,3 +1,4 @@
+import StatepackBundle
 import StatepackDiagnostics
 
 #if canImport(Glibc)
@@ -13,13 +14,25 @@ struct TemporaryFolder: ~Copyable {
     /// Throws `E0731` when TMPDIR cannot be written.
     init() throws(Diagnostic) {
         let base = getenv("TMPDIR").map { String(cString: $0) } ?? "/tmp"
-        var template = Array("\(base.isEmpty ? "/tmp" : base)/statepack-XXXXXX".utf8CString)
-        guard mkdtemp(&template) != nil else {
+        let path = "\(base.isEmpty ? "/tmp" : base)/statepack-\(String(UInt64.random(in: .min ... .max), radix: 16))"
+        // Before it is there, so that a signal at any moment removes it.
+        Interruption.watch(path)
+        if mkdir(path, 0o700) != 0 {
+            let code = errno
+            Interruption.forget(path)
             throw Diagnostic(
-                .unwritableOutput, "a temporary folder cannot be made: \(String(cString: strerror(errno)))", at: base,
+                .unwritableOutput, "a temporary folder cannot be made: \(String(cString: strerror(code)))", at: base,
                 hint: "set TMPDIR to a folder that can be written")
         }
-        path = String(decoding: template.dropLast().map { UInt8(bitPattern: $0) }, as: UTF8.self)
+        self.init(existing: path)
+    }
+
+    private init(existing path: String) { self.path = path }
+
+    /// The path of a file that somebody makes in the folder.
+    func file(_ name: String) -> String {
+        Interruption.watch("\(path)/\(name)")
+        return "\(path)/\(name)"
     }
 
     deinit {
@@ -28,10 +41,14 @@ struct TemporaryFolder: ~Copyable {
                 let name = withUnsafePointer(to: &entry.pointee.d_name) { pointer in
                     pointer.withMemoryRebound(to: CChar.self, capacity: 256) { String(cString: $0) }
                 }
-                if name != "." && name != ".." { unlink("\(path)/\(name)") }
+                if name != "." && name != ".." {
+                    unlink("\(path)/\(name)")
+                    Interruption.forget("\(path)/\(name)")
+                }
             }
             closedir(folder)
         }
         rmdir(path)
+        Interruption.forget(path)
     }
 }

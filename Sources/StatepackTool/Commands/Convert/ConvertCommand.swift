@@ -2,5 +2,5 @@ import StatepackTool
 
 @main
 struct ConvertCommand {
-    static func main() async { await Tool.main("convert") }
+    static func main() { Tool.main("convert") }
 }

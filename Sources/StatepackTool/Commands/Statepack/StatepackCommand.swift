@@ -2,5 +2,5 @@ import StatepackTool
 
 @main
 struct StatepackCommand {
-    static func main() async { await Tool.main("statepack") }
+    static func main() { Tool.main("statepack") }
 }

@@ -2,5 +2,5 @@ import StatepackTool
 
 @main
 struct ValidateCommand {
-    static func main() async { await Tool.main("validate") }
+    static func main() { Tool.main("validate") }
 }
