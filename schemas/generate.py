@@ -13,7 +13,15 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-GENERATORS = ["errors", "kernel_signatures", "kernels", "operators", "program_schema", "python_operators"]
+GENERATORS = [
+    "errors",
+    "format_dump",
+    "kernel_signatures",
+    "kernels",
+    "operators",
+    "program_schema",
+    "python_operators",
+]
 
 
 def main() -> int:
