@@ -27,14 +27,7 @@ extension BundleProgram {
             guard shape.count == 2, scalarType.byteCount == 4, shape[0] <= Int.max - 15 else { return nil }
             lengths[0] = (shape[0] + 15) / 16 * 16
         }
-        if lengths.contains(0) { return 0 }
-        var bytes = scalarType.byteCount
-        for length in lengths {
-            let (product, overflow) = bytes.multipliedReportingOverflow(by: length)
-            if overflow || length < 0 { return nil }
-            bytes = product
-        }
-        return bytes
+        return scalarType.byteCount(ofShape: lengths)
     }
 
     /// Gives every tensor the offset and length that the format wants: in the order of `tensors`, each at
@@ -62,7 +55,14 @@ private struct ProgramChecker {
     let program: BundleProgram
     let sourceCount: Int
     let file: String
-    private(set) var findings: [Diagnostic] = []
+    private let log = FindingLog()
+
+    var findings: [Diagnostic] { log.findings }
+
+    /// Shared, so that a report may look at the checker while it is made.
+    private final class FindingLog {
+        var findings: [Diagnostic] = []
+    }
 
     init(program: BundleProgram, sourceCount: Int, file: String) {
         self.program = program
@@ -70,12 +70,37 @@ private struct ProgramChecker {
         self.file = file
     }
 
-    private mutating func report(
-        _ code: Diagnostic.Code, _ message: String, at place: String, expected: String? = nil, found: String? = nil
+    /// Evaluates nothing once there are enough findings: a text may cost as much as the program has symbols.
+    private func report(
+        _ code: Diagnostic.Code, _ message: @autoclosure () -> String, at place: @autoclosure () -> String,
+        expected: @autoclosure () -> String? = nil, found: @autoclosure () -> String? = nil
     ) {
-        guard findings.count < Self.maximumFindings else { return }
-        findings.append(
-            Diagnostic(code, message, at: "\(file), section program, \(place)", expected: expected, found: found))
+        guard log.findings.count < Self.maximumFindings else { return }
+        log.findings.append(
+            Diagnostic(
+                code, message(), at: "\(file), section program, \(place())", expected: expected(), found: found()))
+    }
+
+    /// A text that the format's reader would refuse must not be written either.
+    private func checkText(_ text: String, _ what: String, at place: @autoclosure () -> String) {
+        if text.utf8.count > BundleProgram.Limits.textBytes {
+            report(
+                .bundleProgramLimit, "\(what) is too long", at: place(),
+                expected: "at most \(BundleProgram.Limits.textBytes) bytes", found: "\(text.utf8.count) bytes")
+        }
+    }
+
+    private func checkCount(_ count: Int, _ limit: Int, _ what: String, at place: @autoclosure () -> String) {
+        if count > limit {
+            report(
+                .bundleProgramLimit, "there are too many \(what)", at: place(), expected: "at most \(limit)",
+                found: "\(count)")
+        }
+    }
+
+    private func isName(_ text: String) -> Bool {
+        text.utf8.count <= BundleProgram.Limits.nameBytes
+            && !text.unicodeScalars.contains { $0.value < 0x20 || (0x7F...0x9F).contains($0.value) }
     }
 
     /// True when `index` is in `0..<count`.
@@ -117,6 +142,8 @@ private struct ProgramChecker {
                 .bundleProgramMalformed, "the program digest has the wrong length", at: "header", expected: "32 bytes",
                 found: "\(program.programDigest.count) bytes")
         }
+        checkText(program.producer, "the producer", at: "header")
+        checkCount(program.symbols.count, BundleProgram.Limits.arguments, "symbols", at: "symbols")
         checkNames(program.symbols.map(\.name), "a symbol", at: "symbols")
         checkNames(program.tensors.map(\.name), "a tensor", at: "tensors")
         checkNames(program.states.map(\.name), "a state", at: "states")
@@ -174,6 +201,12 @@ private struct ProgramChecker {
 
     private mutating func check(_ state: BundleProgram.State) {
         let place = "state `\(state.name)`"
+        if !isName(state.sourceName) {
+            report(
+                .bundleName, "the source of a state is no name", at: place,
+                expected: "at most \(BundleProgram.Limits.nameBytes) bytes without control characters",
+                found: "\(state.sourceName.utf8.count) bytes")
+        }
         checkShape(state.shape, place)
         switch state.initialValue {
         case .splat(let element):
@@ -236,6 +269,11 @@ private struct ProgramChecker {
 
     mutating func check(_ function: BundleProgram.Function) {
         let place = "function `\(function.name)`"
+        checkCount(function.inputs.count, BundleProgram.Limits.arguments, "inputs", at: place)
+        checkCount(function.outputs.count, BundleProgram.Limits.arguments, "outputs", at: place)
+        checkCount(function.states.count, BundleProgram.Limits.arguments, "states", at: place)
+        let inArena = function.values.count { if case .arena = $0.storage { true } else { false } }
+        checkCount(inArena, BundleProgram.Limits.arenaValues, "values in scratch memory", at: place)
         checkNames(function.inputs.map(\.name), "an input", at: place)
         checkNames(function.outputs.map(\.name), "an output", at: place)
         let before = findings.count
@@ -277,6 +315,8 @@ private struct ProgramChecker {
                     expected: text(state.shape, state.scalarType), found: text(value.shape, value.scalarType))
             }
             checkSymbols(use.copiedBytes, here)
+            checkText(use.writtenBy, "how a state is written", at: here)
+            checkText(use.copyReason, "why a state is copied", at: here)
             if (use.copiedBytes == .zero) != use.copyReason.isEmpty {
                 report(
                     .bundleState, "a state is copied without a reason, or has a reason without being copied", at: here,

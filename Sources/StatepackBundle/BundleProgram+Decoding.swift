@@ -4,6 +4,12 @@ extension BundleProgram {
         package static let sectionBytes = 64 << 20
         /// Messages in a section, the program itself included.
         package static let messages = 1 << 22
+        /// Numbers in packed lists, those of sizes included.
+        package static let elements = 1 << 22
+        /// Symbols of a program; inputs, outputs and states of a function, each. They are looked up by name.
+        package static let arguments = 1 << 14
+        /// Values of a function in scratch memory. Placing them takes the square of their number.
+        package static let arenaValues = 1 << 16
         package static let nameBytes = 1024
         package static let textBytes = 4096
         package static let rank = 8
@@ -35,7 +41,9 @@ private struct ProgramDecoder {
     private var sizes: [ArraySlice<UInt8>: SizeExpression] = [:]
 
     init(_ bytes: UnsafeRawBufferPointer) throws(WireFault) {
-        root = try WireReader(bytes, budget: WireBudget(messages: BundleProgram.Limits.messages))
+        root = try WireReader(
+            bytes,
+            budget: WireBudget(messages: BundleProgram.Limits.messages, elements: BundleProgram.Limits.elements))
     }
 
     /// A field of a later minor version is skipped; this version has no others.

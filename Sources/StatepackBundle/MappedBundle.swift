@@ -263,6 +263,15 @@ extension WireFault {
 
 /// A program section by itself, for tests and fuzzing: no header, no checksum.
 package enum ProgramSection {
+    /// The program, read but not checked yet.
+    package static func program(_ bytes: UnsafeRawBufferPointer) throws(DiagnosticList) -> BundleProgram {
+        do throws(WireFault) {
+            return try BundleProgram(decoding: bytes)
+        } catch {
+            throw DiagnosticList([error.diagnostic(file: "section", section: .program, sectionOffset: 0)])
+        }
+    }
+
     /// What reading and checking the section finds; empty when a bundle with it would open.
     package static func findings(
         _ bytes: UnsafeRawBufferPointer, weightsLength: Int, sourceCount: Int,

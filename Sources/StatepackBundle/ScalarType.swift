@@ -24,6 +24,18 @@ package enum ScalarType: UInt32, Hashable, Sendable, CaseIterable {
         }
     }
 
+    /// Bytes of a row-major tensor. Nil when they do not fit an `Int`, or when its strides would not: a length of zero
+    /// makes the bytes none, and leaves the other lengths as they are.
+    package func byteCount(ofShape shape: [Int]) -> Int? {
+        var bytes = byteCount
+        for length in shape {
+            let (product, overflow) = bytes.multipliedReportingOverflow(by: max(length, 1))
+            if overflow || length < 0 { return nil }
+            bytes = product
+        }
+        return shape.contains(0) ? 0 : bytes
+    }
+
     package var isFloatingPoint: Bool {
         switch self {
         case .float16, .float32, .float64, .bfloat16: true

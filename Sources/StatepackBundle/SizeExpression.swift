@@ -194,8 +194,47 @@ package struct SizeExpression: Hashable, Sendable, Comparable {
         static let floorDivide: Int64 = 5, modulo: Int64 = 6, maximum: Int64 = 7, minimum: Int64 = 8
     }
 
+    /// How much arithmetic reading sizes may still cost.
+    ///
+    /// A product of sums has as many terms as both have together multiplied, and terms are sorted by what may be deep
+    /// trees: sixty-four pairs can take a tenth of a second, and a file has room for many thousand such sizes.
+    package struct Work: Sendable {
+        /// In visits of an atom, some tens of nanoseconds each. An honest program takes a few for each size.
+        private var left: Int
+        package private(set) var isExhausted = false
+
+        package init(limit: Int = 1 << 23) { left = limit }
+
+        fileprivate mutating func take(_ cost: Int) throws(Failure) {
+            guard !isExhausted, cost <= left else {
+                isExhausted = true
+                throw .tooManyTerms
+            }
+            left -= cost
+        }
+    }
+
+    /// Atoms of the expression and of those inside them.
+    private var weight: Int {
+        terms.reduce(terms.count) { sum, term in
+            term.atoms.reduce(sum) { sum, atom in
+                switch atom {
+                case .symbol: sum + 1
+                case .floorDivide(let a, let b), .modulo(let a, let b), .maximum(let a, let b), .minimum(let a, let b):
+                    sum + a.weight + b.weight + 1
+                }
+            }
+        }
+    }
+
     /// Reads the schemas' postfix form. Throws when it is not a program over `symbolCount` symbols.
     package init(postfix: [Int64], symbolCount: Int) throws(Failure) {
+        var work = Work()
+        try self.init(postfix: postfix, symbolCount: symbolCount, work: &work)
+    }
+
+    /// The same with what may be spent on all sizes of a file together.
+    package init(postfix: [Int64], symbolCount: Int, work: inout Work) throws(Failure) {
         guard postfix.count % 2 == 0, !postfix.isEmpty else {
             throw .malformed("\(postfix.count) tokens, expected a positive even number")
         }
@@ -216,6 +255,10 @@ package struct SizeExpression: Hashable, Sendable, Comparable {
                 guard stack.count >= 2 else { throw .malformed("opcode \(opcode) needs two values") }
                 let b = stack.removeLast()
                 let a = stack.removeLast()
+                let (inA, inB) = (a.weight, b.weight)
+                // Products are as many as the terms multiplied, each with the atoms of both, sorted.
+                try work.take(
+                    4 * (opcode == Opcode.multiply ? a.terms.count * inB + b.terms.count * inA : inA + inB))
                 switch opcode {
                 case Opcode.add: stack.append(try a.plus(b))
                 case Opcode.subtract: stack.append(try a.minus(b))

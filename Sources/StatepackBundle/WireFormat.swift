@@ -95,11 +95,23 @@ struct FieldSet: ExpressibleByArrayLiteral {
     func contains(_ field: Int) -> Bool { field < 64 && bits & 1 << UInt64(field) != 0 }
 }
 
-/// What all readers of one section share: how many more messages it may have.
+/// What all readers of one section share: how many more messages and elements of packed lists it may have.
 final class WireBudget {
     private var messages: Int
+    private var elements: Int
 
-    init(messages: Int) { self.messages = messages }
+    init(messages: Int, elements: Int) {
+        self.messages = messages
+        self.elements = elements
+    }
+
+    /// For the numbers of packed lists: a byte in the file, sixteen in memory.
+    func takeElement(at offset: Int) throws(WireFault) {
+        if elements == 0 {
+            throw WireFault(kind: .limit, offset: offset, message: "the section has too many elements")
+        }
+        elements -= 1
+    }
 
     func takeMessage(at offset: Int) throws(WireFault) {
         if messages == 0 {
@@ -281,13 +293,14 @@ struct WireReader {
         try wants(2, field)
         var position = field.payload.lowerBound
         while position < field.payload.upperBound {
+            try budget.takeElement(at: position)
             body(try Self.varint(bytes, &position, field.payload.upperBound))
         }
     }
 
     func signedArray(_ field: Field) throws(WireFault) -> [Int64] {
         var values: [Int64] = []
-        values.reserveCapacity(field.payload.count)
+        values.reserveCapacity(min(field.payload.count, 64))
         try packed(field) { values.append(Int64(bitPattern: $0 >> 1) ^ -Int64(bitPattern: $0 & 1)) }
         return values
     }
@@ -299,6 +312,7 @@ struct WireReader {
                 "a packed field of doubles has a rest", at: field.offset, expected: "a multiple of 8 bytes",
                 found: "\(payload.count) bytes")
         }
+        for _ in 0..<payload.count / 8 { try budget.takeElement(at: field.offset) }
         return (0..<payload.count / 8).map {
             let bits = UInt64(littleEndian: payload.loadUnaligned(fromByteOffset: 8 * $0, as: UInt64.self))
             return Double(bitPattern: bits)

@@ -126,6 +126,7 @@ package struct Compiler: Sendable {
         // The check that every reader makes: what convert writes, load accepts.
         let weightsLength = packed.program.tensors.map { $0.offset + $0.length }.max() ?? 0
         try packed.program.check(weightsLength: weightsLength, sourceCount: program.sources.count, file: "convert")
+        try SourceMap.check(program.sources, file: "convert")
         return CompiledProgram(
             bundle: packed.program, recipes: packed.recipes, tensors: program.tensors, sources: program.sources,
             report: report)

@@ -18,6 +18,12 @@ package struct Safetensors: Sendable {
     /// A header longer than this is refused, as the reference implementation does.
     package static let maximumHeaderLength = 100_000_000
 
+    /// Of tensors, and of metadata.
+    package static let maximumEntryCount = 1 << 18
+
+    /// In bytes: what the program's names may have.
+    package static let maximumNameLength = 1024
+
     /// In file order.
     package let entries: [Entry]
     package let metadata: [String: String]
@@ -97,13 +103,8 @@ package struct Safetensors: Sendable {
                     message: "tensor `\(tensor.name)` has an unknown type",
                     expected: typeNames.map(\.0).joined(separator: ", "), found: tensor.type)
             }
-            var count = scalarType.byteCount
-            for size in tensor.shape {
-                let (product, overflow) = count.multipliedReportingOverflow(by: size)
-                guard !overflow else {
-                    throw Failure(message: "the size of tensor `\(tensor.name)` overflows", found: "\(tensor.shape)")
-                }
-                count = product
+            guard let count = scalarType.byteCount(ofShape: tensor.shape) else {
+                throw Failure(message: "the size of tensor `\(tensor.name)` overflows", found: "\(tensor.shape)")
             }
             guard tensor.start <= tensor.end, tensor.end - tensor.start == count else {
                 throw Failure(
@@ -196,6 +197,8 @@ private struct SafetensorsHeaderParser {
                     if metadata != nil { throw failure("__metadata__ twice") }
                     metadata = try strings()
                 } else {
+                    // Sixty bytes here are three hundred in memory.
+                    if tensors.count == Safetensors.maximumEntryCount { throw failure("too many tensors") }
                     tensors.append(try tensor(name))
                 }
             } while take(",")
@@ -214,6 +217,7 @@ private struct SafetensorsHeaderParser {
             let key = try string()
             try expect(":")
             let value = try string()
+            if result.count == Safetensors.maximumEntryCount { throw failure("too many keys of __metadata__") }
             if result.updateValue(value, forKey: key) != nil { throw failure("a key twice") }
         } while take(",")
         try expect("}")
@@ -222,6 +226,9 @@ private struct SafetensorsHeaderParser {
 
     private mutating func tensor(_ name: String) throws(Safetensors.Failure) -> Tensor {
         if name.isEmpty { throw failure("an empty name") }
+        if name.utf8.count > Safetensors.maximumNameLength {
+            throw failure("a name of more than \(Safetensors.maximumNameLength) bytes")
+        }
         try expect("{")
         var type: String?
         var shape: [Int]?

@@ -43,11 +43,22 @@ public struct Diagnostic: Error, Hashable, Sendable {
     ) {
         self.severity = severity
         self.code = code
-        self.message = message
-        self.location = location
-        self.expected = expected
-        self.found = found
-        self.hint = hint
+        self.message = Self.clipped(message)
+        self.location = location.map(Self.clipped)
+        self.expected = expected.map(Self.clipped)
+        self.found = found.map(Self.clipped)
+        self.hint = hint.map(Self.clipped)
+    }
+
+    /// The longest text that a diagnostic quotes.
+    package static let maximumTextBytes = 8192
+
+    /// What files hold may be as long as the files; a report of it must not be.
+    private static func clipped(_ text: String) -> String {
+        if text.utf8.count <= maximumTextBytes { return text }
+        var end = text.utf8.index(text.startIndex, offsetBy: maximumTextBytes)
+        while end.samePosition(in: text.unicodeScalars) == nil { end = text.utf8.index(before: end) }
+        return String(text.unicodeScalars[..<end]) + "…"
     }
 }
 

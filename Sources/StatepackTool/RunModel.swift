@@ -160,6 +160,9 @@ struct RunModel {
 
 /// The inputs of each step, from a safetensors file: `x.i` for step i, else `x` for every step.
 struct InputFeed {
+    /// More steps than anybody numbers one by one: a larger number would run for days, or past an integer's end.
+    private static let maximumStepCount = 1 << 20
+
     private let file: TensorFile?
     private let path: String
     private let inputs: [String]
@@ -176,7 +179,7 @@ struct InputFeed {
         var last = 0
         for entry in file?.entries ?? [] where !inputs.contains(entry.name) {
             guard let dot = entry.name.lastIndex(of: "."), let step = Int(entry.name[entry.name.index(after: dot)...]),
-                step >= 0, inputs.contains(String(entry.name[..<dot]))
+                (0..<Self.maximumStepCount).contains(step), inputs.contains(String(entry.name[..<dot]))
             else {
                 findings.append(
                     Diagnostic(

@@ -171,7 +171,12 @@ final class Specialization: @unchecked Sendable {
         }
         floats = function.instructions.flatMap(\.floats)
         var copied = 0
-        for state in function.states { copied += try evaluate(state.copiedBytes, "the cost of a write back") }
+        for state in function.states {
+            let bytes = try evaluate(state.copiedBytes, "the cost of a write back")
+            let (sum, overflow) = copied.addingReportingOverflow(bytes)
+            if overflow { throw malformed("the cost of the write backs has no value") }
+            copied = sum
+        }
         stateBytesCopied = copied
 
         arenaByteCount = try Self.checkKernels(
@@ -192,11 +197,11 @@ final class Specialization: @unchecked Sendable {
             var bases = [UInt](repeating: 0, count: max(slots, 1))
             for slot in bases.indices {
                 bases[slot] = address
-                address += 1 << 44
+                address &+= 1 << 44
             }
             for patch in patches {
                 tables.tensors[patch.tensor].data = UnsafeMutableRawPointer(
-                    bitPattern: bases[patch.slot] + UInt(patch.byteOffset))
+                    bitPattern: bases[patch.slot] &+ UInt(patch.byteOffset))
             }
         }
         pretend(patches.inputs, program.inputs.count)

@@ -70,17 +70,31 @@ struct ProgramConversion {
     }
 
     private let path: String
-    private var findings: [Diagnostic] = []
+    private let log = FindingLog()
     private var result = Program()
     private var sizes: [[Int64]: SizeExpression] = [:]
+    private var work = SizeExpression.Work()
+    private var isTooComplex = false
+    /// What the program's symbols say, once they are read.
+    private var bounds = SizeBounds([])
+
+    private var findings: [Diagnostic] { log.findings }
+
+    /// Shared, so that a report may look at the conversion while it is made.
+    private final class FindingLog {
+        var findings: [Diagnostic] = []
+    }
 
     private init(path: String) { self.path = path }
 
-    private mutating func report(
-        _ code: Diagnostic.Code, _ message: String, at location: String, expected: String? = nil, found: String? = nil
+    /// Evaluates nothing once there are enough findings: a text may cost as much as the program has symbols.
+    private func report(
+        _ code: Diagnostic.Code, _ message: @autoclosure () -> String, at location: @autoclosure () -> String,
+        expected: @autoclosure () -> String? = nil, found: @autoclosure () -> String? = nil
     ) {
-        guard findings.count < Self.maximumFindings else { return }
-        findings.append(Diagnostic(code, message, at: "\(path), \(location)", expected: expected, found: found))
+        guard log.findings.count < Self.maximumFindings else { return }
+        log.findings.append(
+            Diagnostic(code, message(), at: "\(path), \(location())", expected: expected(), found: found()))
     }
 
     // MARK: Parts
@@ -95,6 +109,24 @@ struct ProgramConversion {
         Array(UnsafeBufferPointer(start: data.data, count: data.data == nil ? 0 : data.len))
     }
 
+    /// A text that is no name: as long as a bundle takes it.
+    private func text(
+        _ pointer: UnsafeMutablePointer<CChar>?, _ what: String, at location: @autoclosure () -> String
+    ) -> String {
+        let text = text(pointer)
+        if text.utf8.count > BundleProgram.Limits.textBytes {
+            report(
+                .programLimitExceeded, "\(what) is too long", at: location(),
+                expected: "at most \(BundleProgram.Limits.textBytes) bytes", found: "\(text.utf8.count) bytes")
+            return Self.start(of: text)
+        }
+        return text
+    }
+
+    private static func start(of text: String) -> String {
+        String(String.UnicodeScalarView(text.unicodeScalars.prefix(64)))
+    }
+
     private mutating func name(
         _ pointer: UnsafeMutablePointer<CChar>?, _ location: String
     ) -> String {
@@ -106,6 +138,8 @@ struct ProgramConversion {
                 .invalidProgramName, "a name is too long", at: location,
                 expected: "at most \(Self.maximumNameBytes) bytes",
                 found: "\(name.utf8.count)")
+            // It is quoted in every location below it.
+            return Self.start(of: name)
         } else if name.unicodeScalars.contains(where: { $0.value < 0x20 || (0x7F...0x9F).contains($0.value) }) {
             report(.invalidProgramName, "a name has a control character", at: location, found: name)
         }
@@ -142,10 +176,19 @@ struct ProgramConversion {
         let postfix = Array(list(message.n_postfix, message.postfix))
         if let known = sizes[postfix] { return known }
         do {
-            let size = try SizeExpression(postfix: postfix, symbolCount: result.symbols.count)
+            let size = try SizeExpression(postfix: postfix, symbolCount: result.symbols.count, work: &work)
             sizes[postfix] = size
             return size
         } catch {
+            if work.isExhausted {
+                if !isTooComplex {
+                    report(
+                        .programLimitExceeded, "the sizes of the program take too much arithmetic", at: location,
+                        expected: "sums and products of a few symbols")
+                }
+                isTooComplex = true
+                return .one
+            }
             report(
                 .invalidSize, "a size is not an expression of the program's symbols", at: location, found: "\(error)")
             return .one
@@ -162,7 +205,6 @@ struct ProgramConversion {
                 found: "\(count)")
             return []
         }
-        let bounds = SizeBounds(result.symbols)
         var shape: [SizeExpression] = []
         for pointer in list(count, base) {
             let size = size(pointer, location)
@@ -180,16 +222,19 @@ struct ProgramConversion {
 
     private mutating func convert(_ message: CMessage) -> (Program, WeightsFile?) {
         let program = message.pointee
-        result.producer = text(program.producer)
+        result.producer = text(program.producer, "the producer", at: "producer")
         for (number, pointer) in list(program.n_symbols, program.symbols).enumerated() {
             convert(symbol: pointer!.pointee, number)
         }
         requireUnique(result.symbolNames, "symbols", at: "symbols")
+        bounds = SizeBounds(result.symbols)
         for (number, pointer) in list(program.n_tensors, program.tensors).enumerated() {
             convert(tensor: pointer!.pointee, number)
         }
         requireUnique(result.tensors.map(\.name), "tensors", at: "tensors")
-        for pointer in list(program.n_sources, program.sources) { result.sources.append(text(pointer)) }
+        for pointer in list(program.n_sources, program.sources) {
+            result.sources.append(text(pointer, "a source", at: "source \(result.sources.count)"))
+        }
         for (number, pointer) in list(program.n_states, program.states).enumerated() {
             convert(state: pointer!.pointee, number)
         }
@@ -221,21 +266,16 @@ struct ProgramConversion {
         let location = "tensor `\(tensorName)`"
         let type = scalarType(tensor.scalar_type, location)
         var shape: [Int] = []
-        var length: Int? = type.byteCount
-        for size in list(tensor.n_shape, tensor.shape) {
-            shape.append(Int(truncatingIfNeeded: size))
-            guard let product = length, size <= UInt64(Int.max) else {
-                length = nil
-                continue
-            }
-            let (value, overflow) = product.multipliedReportingOverflow(by: Int(size))
-            length = overflow ? nil : value
-        }
-        if shape.count > Self.maximumRank {
+        var length: Int?
+        if tensor.n_shape > Self.maximumRank {
             report(
                 .invalidTensor, "a tensor has too many axes", at: location, expected: "at most \(Self.maximumRank)",
-                found: "\(shape.count)")
-            shape = []
+                found: "\(tensor.n_shape)")
+            length = bytes(tensor.data).count
+        } else {
+            let sizes = list(tensor.n_shape, tensor.shape)
+            shape = sizes.map { Int(truncatingIfNeeded: $0) }
+            length = sizes.contains { $0 > UInt64(Int.max) } ? nil : type.byteCount(ofShape: shape)
         }
         if length == nil {
             report(.invalidTensor, "the size of a tensor overflows", at: location, found: "\(shape)")
@@ -268,6 +308,12 @@ struct ProgramConversion {
             if isNeeded {
                 report(.malformedProgram, "tensors are not inline, but there is no weights file", at: "weights_file")
             }
+            return nil
+        }
+        if name.utf8.count > 255 {
+            report(
+                .invalidProgramName, "the name of the weights file is too long", at: "weights_file",
+                expected: "at most 255 bytes", found: "\(name.utf8.count) bytes")
             return nil
         }
         if name.contains("/") || name == "." || name == ".." || name.unicodeScalars.contains(where: { $0.value < 0x20 })
@@ -368,7 +414,8 @@ struct ProgramConversion {
                 .init(
                     state: index(use.state, below: result.states.count, "state", location),
                     before: ValueID(index(use.before, below: count, "value", location)),
-                    after: ValueID(index(use.after, below: count, "value", location)), writtenBy: text(use.written_by)))
+                    after: ValueID(index(use.after, below: count, "value", location)),
+                    writtenBy: text(use.written_by, "how a state is written", at: location)))
         }
         for pointer in list(message.n_constants, message.constants) {
             let constant = pointer!.pointee
@@ -476,7 +523,8 @@ struct ProgramConversion {
         case STATEPACK__PROGRAM__V1__ARGUMENT__VALUE_FLAG: return .flag(argument.flag != 0)
         case STATEPACK__PROGRAM__V1__ARGUMENT__VALUE_SCALAR_TYPE:
             return .scalarType(scalarType(argument.scalar_type, location))
-        case STATEPACK__PROGRAM__V1__ARGUMENT__VALUE_TEXT: return .text(text(argument.text))
+        case STATEPACK__PROGRAM__V1__ARGUMENT__VALUE_TEXT:
+            return .text(text(argument.text, "a text", at: location))
         case STATEPACK__PROGRAM__V1__ARGUMENT__VALUE_NONE:
             if argument.none == 0 { report(.malformedProgram, "`none` is false", at: location) }
             return .none

@@ -156,24 +156,24 @@ private struct RecordingConversion {
     private mutating func type(
         _ scalarType: Statepack__Program__V1__ScalarType, _ rank: Int, _ sizes: UnsafeMutablePointer<UInt64>?,
         _ location: String
-    ) -> (ScalarType, [Int], Int) {
+    ) -> (ScalarType, [Int], Int?) {
         let type = ScalarType(rawValue: UInt32(truncatingIfNeeded: scalarType.rawValue))
         if type == nil { report("an unknown scalar type", at: location, found: "\(scalarType.rawValue)") }
-        var shape: [Int] = []
-        var count = 1
-        for size in list(rank, sizes) {
-            let (product, overflow) = count.multipliedReportingOverflow(by: Int(clamping: size))
-            if overflow || size > UInt64(Int.max) || rank > ProgramConversion.maximumRank {
-                report("the shape is too large", at: location, found: "\(Array(list(rank, sizes)))")
-                return (type ?? .bool, [], 1)
-            }
-            shape.append(Int(size))
-            count = product
+        if rank > ProgramConversion.maximumRank {
+            report("the shape is too large", at: location, expected: "at most 8 axes", found: "\(rank) axes")
+            return (type ?? .bool, [], nil)
         }
-        return (type ?? .bool, shape, count)
+        let shape = list(rank, sizes).map { Int(clamping: $0) }
+        guard let bytes = (type ?? .bool).byteCount(ofShape: shape), !shape.contains(.max) else {
+            report("the shape is too large", at: location, found: "\(Array(list(rank, sizes)))")
+            return (type ?? .bool, [], nil)
+        }
+        return (type ?? .bool, shape, bytes / (type ?? .bool).byteCount)
     }
 
-    private mutating func requireLength(_ content: [UInt8], _ count: Int, _ type: ScalarType, _ location: String) {
+    /// Without a number of elements the shape has been reported already.
+    private mutating func requireLength(_ content: [UInt8], _ count: Int?, _ type: ScalarType, _ location: String) {
+        guard let count else { return }
         let (length, overflow) = count.multipliedReportingOverflow(by: type.byteCount)
         if overflow || content.count != length {
             report(
@@ -198,11 +198,11 @@ private struct RecordingConversion {
         if message.n_indices > 0 {
             var sample: [Int] = []
             for index in list(message.n_indices, message.indices) {
-                guard index < UInt64(count) else {
+                if let count, index >= UInt64(count) {
                     report("an index is out of range", at: location, expected: "0..<\(count)", found: "\(index)")
                     break
                 }
-                sample.append(Int(index))
+                sample.append(Int(clamping: index))
             }
             requireLength(values, message.n_indices, type, location)
             indices = sample

@@ -6,6 +6,9 @@ extension Contract {
     /// Version of the document. A reader refuses another one.
     package static let documentVersion = 1
 
+    /// A hundred bytes an entry: forty thousand of them.
+    package static let maximumDocumentBytes = 4 << 20
+
     package var json: JSONValue {
         [
             "contract": .integer(Self.documentVersion),
@@ -28,6 +31,13 @@ extension Contract {
     /// The exceptions are `$schema`, for editors, and `details`, which `inspect --json --details` adds. Throws `DiagnosticList` with
     /// every fault of the document.
     package init(json bytes: [UInt8], file: String) throws {
+        guard bytes.count <= Self.maximumDocumentBytes else {
+            throw DiagnosticList([
+                Diagnostic(
+                    .contractMalformed, "the contract is too long", at: file,
+                    expected: "at most \(Self.maximumDocumentBytes) bytes", found: "\(bytes.count) bytes")
+            ])
+        }
         let document: JSONValue
         do {
             document = try JSONReader.read(bytes)
@@ -76,18 +86,30 @@ extension Contract.Context {
 
 private struct ContractReader {
     var file: String
-    var findings: [Diagnostic] = []
+    private let log = FindingLog()
     var symbolNames: [String] = []
 
     init(file: String) { self.file = file }
 
-    mutating func fault(
-        _ path: String, _ message: String, expected: String? = nil, found: String? = nil, hint: String? = nil
+    var findings: [Diagnostic] { log.findings }
+
+    private static let maximumFindings = 100
+
+    /// Shared, so that a fault may look at the reader while it is made.
+    private final class FindingLog {
+        var findings: [Diagnostic] = []
+    }
+
+    /// Evaluates nothing once there are enough findings: a hint looks at every name of the document.
+    func fault(
+        _ path: String, _ message: String, expected: @autoclosure () -> String? = nil, found: String? = nil,
+        hint: @autoclosure () -> String? = nil
     ) {
-        findings.append(
+        guard findings.count < Self.maximumFindings else { return }
+        log.findings.append(
             Diagnostic(
-                .contractMalformed, message, at: path.isEmpty ? file : "\(file), \(path)", expected: expected,
-                found: found, hint: hint))
+                .contractMalformed, message, at: path.isEmpty ? file : "\(file), \(path)", expected: expected(),
+                found: found, hint: hint()))
     }
 
     /// The members of an object with exactly these keys, `known` ones if they are there, and `ignored` ones aside.
@@ -147,6 +169,7 @@ private struct ContractReader {
                 "contract", "the contract has another version", expected: "\(Contract.documentVersion)",
                 found: "\(version)")
         }
+        var seen: Set<String> = []
         for (index, value) in array(top["symbols"], "symbols").enumerated() {
             let path = "symbols[\(index)]"
             guard let fields = members(value, path, keys: ["name", "min", "max"]),
@@ -156,13 +179,14 @@ private struct ContractReader {
             if min < 0 || max < min {
                 fault(path, "the bounds of `\(name)` are invalid", expected: "0 <= min <= max", found: "\(min), \(max)")
             }
-            if symbolNames.contains(name) { fault(path, "the symbol `\(name)` occurs twice", found: name) }
+            if !seen.insert(name).inserted { fault(path, "the symbol `\(name)` occurs twice", found: name) }
             symbolNames.append(name)
             contract.symbols.append(Contract.Symbol(name: name, min: min, max: max))
         }
+        seen = []
         for (index, value) in array(top["functions"], "functions").enumerated() {
             guard let function = readFunction(value, "functions[\(index)]") else { continue }
-            if contract.functions.contains(where: { $0.name == function.name }) {
+            if !seen.insert(function.name).inserted {
                 fault("functions[\(index)]", "the function `\(function.name)` occurs twice", found: function.name)
             }
             contract.functions.append(function)
@@ -180,9 +204,10 @@ private struct ContractReader {
         for role in Contract.Role.allCases {
             let rolePath = "\(path).\(role.plural)"
             var list: [Contract.Entry] = []
+            var seen: Set<String> = []
             for (index, value) in array(fields[role.plural], rolePath).enumerated() {
                 guard let entry = readEntry(value, role, "\(rolePath)[\(index)]") else { continue }
-                if list.contains(where: { $0.name == entry.name }) {
+                if !seen.insert(entry.name).inserted {
                     fault(
                         "\(rolePath)[\(index)]", "the \(role.rawValue) `\(entry.name)` occurs twice", found: entry.name)
                 }
@@ -217,8 +242,9 @@ private struct ContractReader {
             axes.append(.init(state: member.key, axis: axis))
         }
         // In the order of the states, whatever the order of the keys; names of no state stay at the end.
-        let order = states.map(\.name)
-        axes = order.flatMap { name in axes.filter { $0.state == name } } + axes.filter { !order.contains($0.state) }
+        let order = Dictionary(states.enumerated().map { ($1.name, $0) }, uniquingKeysWith: { first, _ in first })
+        let ranked = axes.enumerated().map { (order[$1.state] ?? .max, $0, $1) }
+        axes = ranked.sorted { ($0.0, $0.1) < ($1.0, $1.1) }.map(\.2)
         return positions.map { Contract.Context(positions: $0, axes: axes) }
     }
 

@@ -10,12 +10,19 @@ package struct SizeText {
         package var unknownName: String?
     }
 
+    /// What sixty-four terms take, and some more.
+    private static let maximumTextBytes = 4096
+
     private let symbolNames: [String]
     private var rest: Substring
     private var depth = 0
 
     /// Cost: linear, at most 16 levels of nesting.
     package static func parse(_ text: String, symbolNames: [String]) throws(Failure) -> SizeExpression {
+        // Each sum sorts its terms, so that the cost grows faster than the text.
+        if text.utf8.count > maximumTextBytes {
+            throw Failure(message: "it is longer than \(maximumTextBytes) bytes")
+        }
         var parser = SizeText(symbolNames: symbolNames, rest: text[...])
         let expression = try parser.sum()
         if !parser.rest.isEmpty { throw Failure(message: "unexpected `\(parser.rest)`") }
