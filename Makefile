@@ -24,6 +24,7 @@ include make/setup.mk
 include make/check.mk
 include make/kernels.mk
 include make/wheel.mk
+include make/fuzz.mk
 include make/examples.mk
 
 .PHONY: build

@@ -78,3 +78,15 @@ let package = Package(
     swiftLanguageModes: [.v6],
     cLanguageStandard: .gnu17
 )
+
+// Only on request (`make fuzz`): they need libFuzzer's main, so a plain build does not know them.
+if Context.environment["STATEPACK_FUZZING"] != nil {
+    package.targets.append(
+        .executableTarget(
+            name: "FuzzReaders",
+            dependencies: [
+                "StatepackTool", "StatepackCompiler", "StatepackIR", "Statepack", "StatepackBundle",
+                "StatepackDiagnostics", "CStatepackKernels",
+            ],
+            path: "Fuzzing/Targets"))
+}

@@ -10,6 +10,7 @@ test: setup ## everything CI runs: lint, build, wheel, pytest, swift test, the s
 	@$(TIMED) "thread pool under ThreadSanitizer" $(MAKE) --no-print-directory test-kernels-tsan
 	@$(TIMED) "swift test" $(SWIFT) test -c release --skip-build
 	@$(MAKE) --no-print-directory test-address
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=30
 	@$(MAKE) --no-print-directory example-01 example-02
 	@echo "make test: everything passed"
 
