@@ -375,6 +375,51 @@ def test_positions_are_accepted_and_refused_as_eager_pytorch_does(
         assert not (tmp_path / "no.safetensors").exists()
 
 
+@pytest.mark.parametrize(("build", "axis"), [(WriteBehind, 1), (WriteFront, 0)])
+def test_declared_positions_are_refused_before_anything_is_written(
+    tmp_path: pathlib.Path, build: Callable[[], nn.Module], axis: int
+) -> None:
+    x = torch.arange(12.0).reshape(2, 2, 3)
+    request = statepack.ExportRequest(
+        build(), (x, torch.tensor([1, 3])), context=statepack.Context("position", axes={"cache": axis})
+    )
+    runner = Runner(tmp_path, request, convert=["--require-in-place"])
+    command("validate", tmp_path / "model.statepack")
+    described = [
+        command("statepack", "describe", tmp_path / file).stdout for file in ("exported.pb", "model.statepack")
+    ]
+    assert described[0] == described[1]
+    context = json.loads(described[0])["functions"][0]["context"]
+    assert context["positions"] == "position"
+    runner.check([(x + 1, torch.tensor([0, 1])), (x + 2, torch.tensor([4, 2]))])
+    full = "the context is full: state `cache` has 5 rows and position 5 is the next one"
+    refused = {
+        5: ("E0617", full, "start from fresh states, drop old rows, or export with a larger capacity"),
+        7: (
+            "E0618",
+            "position 7 is outside the 5 rows of state `cache`",
+            "positions count from 0 and follow each other",
+        ),
+        -1: (
+            "E0618",
+            "position -1 is outside the 5 rows of state `cache`",
+            "positions count from 0 and follow each other",
+        ),
+    }
+    for position, (code, message, hint) in refused.items():
+        save_file({"x": x, "position": torch.tensor([2, position])}, tmp_path / "far.safetensors")
+        arguments = ["--inputs", tmp_path / "far.safetensors", "--states-out", tmp_path / "no.safetensors"]
+        result = command("statepack", "run", tmp_path / "model.statepack", *arguments, expect=1)
+        assert result.stderr == (
+            f"error[{code}]: {message}\n"
+            "  --> function `main`, input `position`, step 0\n"
+            f"  expected: positions in 0..<5, the length of axis {axis} of state `cache`\n"
+            f"  found:    {position}\n"
+            f"  hint:     {hint}; no state was changed\n"
+        )
+        assert not (tmp_path / "no.safetensors").exists()
+
+
 class WriteThroughMask(nn.Module):
     def __init__(self) -> None:
         super().__init__()
