@@ -128,6 +128,11 @@ import Testing
         #expect(report.isolation.interleaved == .holds)
     }
 
+    // NOTE: a function of its own, for swiftc 6.3.1 with -O cannot compile this inside the closure below.
+    private static func changeFirstByte(of array: inout NDArray) {
+        array.mutableRawView().withUnsafeMutableBytes { pointer, _, _ in pointer.storeBytes(of: 7, as: UInt8.self) }
+    }
+
     @Test func aStateThatDiffersIsFoundAfterTheLastStep() async throws {
         let (functions, recording) = try await ValidateTests.replayParts()
         let steps = recording.replays[0].steps.count
@@ -136,9 +141,7 @@ import Testing
             let outputs = try Self.run(function, inputs, &states)
             calls += 1
             if calls == 2 * steps {
-                states["valueCache"]!.mutableRawView().withUnsafeMutableBytes { pointer, _, _ in
-                    pointer.storeBytes(of: 7, as: UInt8.self)
-                }
+                Self.changeFirstByte(of: &states["valueCache"]!)
             }
             return outputs
         }
