@@ -78,11 +78,13 @@ extension Diagnostic: CustomStringConvertible {
         return lines.joined(separator: "\n")
     }
 
-    /// Marks that make later text read backwards: a name must not rearrange the line it stands in.
-    private static func changesDirection(_ scalar: Unicode.Scalar) -> Bool {
-        switch scalar.value {
-        case 0x061C, 0x200E, 0x200F, 0x202A...0x202E, 0x2066...0x2069: true
-        default: false
+    /// What a terminal obeys, what ends a line or reorders it, and what nobody sees: two names that differ in nothing
+    /// else must not look alike.
+    private static func isHidden(_ scalar: Unicode.Scalar) -> Bool {
+        switch scalar.properties.generalCategory {
+        case .control, .format, .lineSeparator, .paragraphSeparator: true
+        case .spaceSeparator: scalar != " "
+        default: scalar.properties.isDefaultIgnorableCodePoint
         }
     }
 
@@ -90,7 +92,7 @@ extension Diagnostic: CustomStringConvertible {
     package static func printable(_ text: String) -> String {
         var result = ""
         for scalar in text.unicodeScalars {
-            if scalar.value < 0x20 || (0x7F...0x9F).contains(scalar.value) || changesDirection(scalar) {
+            if isHidden(scalar) {
                 let hex = String(scalar.value, radix: 16, uppercase: true)
                 result += "\\u{\(hex)}"
             } else {

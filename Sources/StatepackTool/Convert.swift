@@ -146,7 +146,7 @@ struct Convert {
         lines.append(
             "wrote \(output): \(counted(compiled.bundle.functions.count, "function")), weights \(byteText(weights)), "
                 + "in \(decimalText(seconds, digits: 2)) s")
-        return lines.joined(separator: "\n") + "\n"
+        return lines.map(Diagnostic.printable).joined(separator: "\n") + "\n"
     }
 
     /// No path and no time, so that equal programs give equal reports.

@@ -80,7 +80,7 @@ struct DiffReport {
         table.add("weights", weights.text)
         table.add("graph", graph.text)
         table.add("verdict", verdict)
-        let lines = table.lines(indent: "").map(Diagnostic.printable)
+        let lines = table.lines(indent: "")
         return differences.map(\.text).joined() + lines.joined(separator: "\n") + "\n"
     }
 

@@ -103,7 +103,7 @@ struct Inspect {
             )
         }
         lines += memory.lines()
-        return lines.joined(separator: "\n") + "\n"
+        return lines.map(Diagnostic.printable).joined(separator: "\n") + "\n"
     }
 }
 

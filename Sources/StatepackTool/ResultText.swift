@@ -1,3 +1,5 @@
+import StatepackDiagnostics
+
 /// Rows of text in columns, for results on a terminal.
 struct TextTable {
     private var rows: [[String]] = []
@@ -6,8 +8,10 @@ struct TextTable {
     /// Numbers read best when their columns are aligned to the right.
     init(rightAligned: Set<Int> = []) { self.rightAligned = rightAligned }
 
-    mutating func add(_ cells: String...) { rows.append(cells) }
-    mutating func add(_ cells: [String]) { rows.append(cells) }
+    mutating func add(_ cells: String...) { add(cells) }
+
+    /// Names come from files, and a cell is part of one line: what would end or reorder it is spelled out.
+    mutating func add(_ cells: [String]) { rows.append(cells.map(Diagnostic.printable)) }
 
     var isEmpty: Bool { rows.isEmpty }
 

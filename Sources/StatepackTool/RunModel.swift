@@ -140,7 +140,7 @@ struct RunModel {
         if arguments.has("outputs") { return }
         for name in function.descriptor.outputNames {
             guard let array = outputs[name] else { continue }
-            console.writeLine("step \(step): \(name) \(array.description) \(preview(array))")
+            console.writeLine(Diagnostic.printable("step \(step): \(name) \(array.description) \(preview(array))"))
         }
     }
 

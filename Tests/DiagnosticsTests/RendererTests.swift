@@ -44,11 +44,13 @@ import Testing
     }
 
     @Test(
-        "A control character of a name never reaches the terminal",
+        "A character that is obeyed or not seen never reaches the terminal",
         arguments: [
             ("\u{1B}[2Jx", "\\u{1B}[2Jx"), ("a\u{7F}b", "a\\u{7F}b"), ("\u{0}", "\\u{0}"), ("a\rb", "a\\u{D}b"),
             ("\u{9B}31m", "\\u{9B}31m"), ("naïve 🙂 漢", "naïve 🙂 漢"), ("\u{202E}abc", "\\u{202E}abc"),
-            ("\u{2066}", "\\u{2066}"),
+            ("\u{2066}", "\\u{2066}"), ("a\u{2028}b", "a\\u{2028}b"), ("a\u{2029}b", "a\\u{2029}b"),
+            ("a\u{200B}b", "a\\u{200B}b"), ("\u{FEFF}a", "\\u{FEFF}a"), ("a\u{A0}b", "a\\u{A0}b"), ("a b", "a b"),
+            ("a\u{3164}b", "a\\u{3164}b"), ("a\u{FE0F}b", "a\\u{FE0F}b"), ("a\u{E0041}b", "a\\u{E0041}b"),
         ])
     func escapes(text: String, shown: String) {
         #expect(Diagnostic(.unknownCommand, text).description == "error[E0703]: \(shown)")

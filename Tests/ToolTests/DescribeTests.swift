@@ -36,6 +36,27 @@ import Testing
         #expect(run.results == (try Golden.text("two-functions.contract.json", actual: run.results)))
     }
 
+    /// Results are lines of a terminal and of a log: a name is a part of one.
+    @Test func aNameNeitherEndsNorReordersALineOfResults() async throws {
+        let folder = TestFolder()
+        var program = try RichModel.program()
+        program.states[0].name = "keys\u{2028}verdict  holds"
+        program.functions[0].name = "\u{202E}llifer\u{200B}"
+        program.functions[0].outputs[0].name = "logits\u{A0}"
+        try RichModel.write(program, to: folder / "model.statepack")
+        let inspect = await ToolRun("statepack", "inspect", folder / "model.statepack")
+        let validate = await ToolRun("validate", folder / "model.statepack", "--no-replay")
+        for (run, shown) in [
+            (inspect, ["keys\\u{2028}verdict  holds", "\\u{202E}llifer\\u{200B}", "logits\\u{A0}"]),
+            (validate, ["\\u{202E}llifer\\u{200B}"]),
+        ] {
+            #expect(run.status == 0)
+            for name in shown { #expect(run.results.contains(name)) }
+            let hidden: [Unicode.Scalar] = ["\u{2028}", "\u{202E}", "\u{200B}", "\u{A0}"]
+            #expect(!run.results.unicodeScalars.contains { hidden.contains($0) })
+        }
+    }
+
     @Test func digestOfAnInitialTensorIsComputedWhereTheFileHasNone() async throws {
         let folder = TestFolder()
         var program = try RichModel.program()

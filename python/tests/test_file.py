@@ -258,6 +258,25 @@ def test_importing_the_package_needs_no_torch(tmp_path):
 # Diagnostics and the operator list.
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x7fb", "a\\u{7F}b"),
+        ("naïve 🙂 漢", "naïve 🙂 漢"),
+        ("\u202eabc", "\\u{202E}abc"),
+        ("a\u2028b", "a\\u{2028}b"),
+        ("a\u200bb", "a\\u{200B}b"),
+        ("a\u00a0b", "a\\u{A0}b"),
+        ("a\u3164b", "a\\u{3164}b"),
+        ("a\ufe0fb", "a\\u{FE0F}b"),
+        ("a\U000e0041b", "a\\u{E0041}b"),
+        ("\ud800", "\\u{D800}"),
+    ],
+)
+def test_a_character_that_is_obeyed_or_not_seen_is_spelled_out(text, shown):
+    assert str(statepack.Diagnostic("E0604", text)) == f"error[E0604]: {shown}"
+
+
 def test_a_diagnostic_reads_like_the_swift_tools():
     diagnostic = statepack.Diagnostic(
         "E0604", "view for `a\x1b[2J` has the wrong shape", "function `f`", "[1]\n[2]", "[3]", "look"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -34,11 +35,29 @@ class Diagnostic:
 
 
 def _printable(text: str) -> str:
-    """Names come from models; a terminal must not obey what they contain."""
-    return "".join(
-        f"\\u{{{ord(c):X}}}" if ord(c) < 0x20 or 0x7F <= ord(c) <= 0x9F or 0xD800 <= ord(c) <= 0xDFFF else c
-        for c in text
-    )
+    """Names come from models; a terminal must not obey what they contain, and nobody can compare what is not seen."""
+    return "".join(f"\\u{{{ord(c):X}}}" if c != " " and _is_hidden(c) else c for c in text)
+
+
+def _is_hidden(c: str) -> bool:
+    return unicodedata.category(c) in _HIDDEN or any(low <= ord(c) <= high for low, high in _IGNORABLE)
+
+
+#: Controls, format marks (direction, zero width), halves of surrogate pairs, separators of lines and of words.
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
+#: Letters and marks that are drawn as nothing: Default_Ignorable_Code_Point beyond the categories above.
+_IGNORABLE = (
+    (0x034F, 0x034F),
+    (0x115F, 0x1160),
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180F),
+    (0x2065, 0x2065),
+    (0x3164, 0x3164),
+    (0xFE00, 0xFE0F),
+    (0xFFA0, 0xFFA0),
+    (0xFFF0, 0xFFF8),
+    (0xE0000, 0xE0FFF),
+)
 
 
 class ExportError(Exception):
