@@ -1186,7 +1186,7 @@ extension Diagnostic.Code {
         (
             .contractWrittenBy, "contractWrittenBy",
             "other operators write a state than the contract says",
-            "change the contract when that is meant; no caller has to change", 1
+            "change the contract when that is meant; callers change only where one side is `none`", 1
         ),
         (
             .weightsChanged, "weightsChanged",

@@ -116,7 +116,10 @@ import Testing
         Edit("state written by another operator", "compatible", "E0782") {
             $0.set("functions.0.states.0.writtenBy", "index_put")
         },
-        Edit("state that was only read", "compatible", "E0782") { $0.set("functions.0.states.2.writtenBy", "none") },
+        Edit("state that is only read", "breaking", "E0782") {
+            $0.set("functions.0.states.3.writtenBy", "index_copy")
+        },
+        Edit("state that was only read", "breaking", "E0782") { $0.set("functions.0.states.2.writtenBy", "none") },
         Edit("output renamed", "breaking", "E0720") { $0.set("functions.0.outputs.0.name", "scores") },
         Edit("output renamed in the second function", "breaking", "E0720") {
             $0.set("functions.1.outputs.0.name", "Logits")

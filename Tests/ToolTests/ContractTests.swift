@@ -404,6 +404,20 @@ import Testing
         #expect(try expression == SizeText.parse(canonical, symbolNames: ["query"]))
     }
 
+    /// Names that Python's `Dim` takes.
+    @Test(arguments: ["max", "min", "mod", "floordiv", "größe", "a·b", "क्ष", "_"])
+    func aSymbolOfAnyNameIsReadBack(_ name: String) throws {
+        let (symbol, names) = (SizeExpression.symbol(0), [name])
+        for expression in [
+            symbol, try symbol.times(2).plus(1), try symbol.maximum(SizeExpression(3)),
+            try symbol.minimum(SizeExpression(3)), try symbol.modulo(SizeExpression(4)),
+            try symbol.floorDivided(by: SizeExpression(2)),
+        ] {
+            let text = expression.description(symbolNames: names)
+            #expect(try SizeText.parse(text, symbolNames: names) == expression, "\(text)")
+        }
+    }
+
     @Test(arguments: [
         ("", "it ends too early"), ("query +", "it ends too early"), ("query 2", "unexpected `2`"),
         ("qery", "`qery` is not a symbol"), ("floordiv(query)", "`floordiv` takes two sizes"),
@@ -440,6 +454,30 @@ import Testing
             expected: Diagnostic(
                 .contractMalformed, "the contract has another version", at: "c.json, contract", expected: "1",
                 found: "2")),
+        Malformed(
+            testDescription: "newer version, with a key of that version", replace: "\"contract\": 1,",
+            with: "\"contract\": 2, \"future\": [],",
+            expected: Diagnostic(
+                .contractMalformed, "the contract has another version", at: "c.json, contract", expected: "1",
+                found: "2")),
+        Malformed(
+            testDescription: "byte order mark", replace: "{\n  \"contract\"", with: "\u{FEFF}{\n  \"contract\"",
+            expected: Diagnostic(
+                .contractMalformed,
+                "the contract is not valid JSON: it starts with a byte order mark, which JSON does not have",
+                at: "c.json:1:1")),
+        Malformed(
+            testDescription: "text for a bound, of a symbol that shapes use", replace: "\"max\": 2048",
+            with: "\"max\": \"2048\"",
+            expected: Diagnostic(
+                .contractMalformed, "the contract has the wrong kind of value", at: "c.json, symbols[0].max",
+                expected: "an integer", found: "a string")),
+        Malformed(
+            testDescription: "null for the symbols, which shapes use", replace: "\"symbols\": [",
+            with: "\"symbols\": null, \"$schema\": [",
+            expected: Diagnostic(
+                .contractMalformed, "the contract has the wrong kind of value", at: "c.json, symbols",
+                expected: "an array", found: "null")),
         Malformed(
             testDescription: "misspelled key", replace: "\"outputs\": [", with: "\"output\": [",
             expected: Diagnostic(
@@ -485,6 +523,8 @@ import Testing
         #expect(text != Self.contract.json.text)
         let error = #expect(throws: DiagnosticList.self) { try Contract(json: Array(text.utf8), file: "c.json") }
         #expect(error?.diagnostics.first == row.expected)
+        // A fault is said once, not again wherever it shows; a misspelled key is missing as well.
+        #expect(error?.diagnostics.count == (row.testDescription == "misspelled key" ? 2 : 1))
         #expect(error?.exitCode == 3)
     }
 

@@ -41,6 +41,8 @@ package struct Contract: Hashable, Sendable {
         /// Operators of the author's code, such as `index_copy`; `none` when the function only reads the state.
         package var writtenBy: String
 
+        package var isWritten: Bool { writtenBy != "none" }
+
         package init(initialValue: InitialValue, writtenBy: String) {
             self.initialValue = initialValue
             self.writtenBy = writtenBy

@@ -285,10 +285,20 @@ private struct ContractComparison {
                 at: location, expected: rules.initialValue.text(entry.scalarType),
                 found: others.initialValue.text(match.scalarType))
         }
-        if rules.writtenBy != others.writtenBy {
+        if rules.writtenBy == others.writtenBy { return }
+        // What a caller put into a state that is only read stays there; what a call left in one that is written is
+        // what the next call starts from. Neither holds any longer when the one becomes the other.
+        if rules.isWritten, others.isWritten {
             add(
                 .compatible, .writtenBy, .contractWrittenBy, "the state `\(entry.name)` is written in another way",
                 at: location, expected: rules.writtenBy, found: others.writtenBy)
+        } else {
+            add(
+                .breaking, .writtenBy, .contractWrittenBy,
+                rules.isWritten
+                    ? "the function no longer writes the state `\(entry.name)`"
+                    : "the function writes the state `\(entry.name)`, which it only read",
+                at: location, expected: "written by \(rules.writtenBy)", found: "written by \(others.writtenBy)")
         }
     }
 

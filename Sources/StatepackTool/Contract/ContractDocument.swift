@@ -88,6 +88,8 @@ private struct ContractReader {
     var file: String
     private let log = FindingLog()
     var symbolNames: [String] = []
+    /// False when the list of symbols has faults of its own: a size that names one that is missing is then no fault.
+    var areSymbolsKnown = true
 
     init(file: String) { self.file = file }
 
@@ -165,11 +167,16 @@ private struct ContractReader {
                 document, "", keys: ["contract", "symbols", "functions"], ignored: ["$schema", "details"])
         else { return contract }
         if let version = integer(top["contract"], "contract"), version != Contract.documentVersion {
+            // What else differs may be right in that version.
+            log.findings = []
             fault(
                 "contract", "the contract has another version", expected: "\(Contract.documentVersion)",
                 found: "\(version)")
+            return contract
         }
         var seen: Set<String> = []
+        let faults = findings.count
+        areSymbolsKnown = top["symbols"] != nil
         for (index, value) in array(top["symbols"], "symbols").enumerated() {
             let path = "symbols[\(index)]"
             guard let fields = members(value, path, keys: ["name", "min", "max"]),
@@ -184,6 +191,7 @@ private struct ContractReader {
             contract.symbols.append(Contract.Symbol(name: name, min: min, max: max))
         }
         seen = []
+        if findings.count > faults { areSymbolsKnown = false }
         for (index, value) in array(top["functions"], "functions").enumerated() {
             guard let function = readFunction(value, "functions[\(index)]") else { continue }
             if !seen.insert(function.name).inserted {
@@ -312,9 +320,12 @@ private struct ContractReader {
                     let expression = try SizeText.parse(text, symbolNames: symbolNames)
                     shape.append(expression.description(symbolNames: symbolNames))
                 } catch {
+                    if error.unknownName != nil, !areSymbolsKnown { continue }
                     fault(
                         axisPath, "the size `\(text)` is invalid: \(error.message)",
-                        expected: "a number or an expression of \(symbolNames.joined(separator: ", "))", found: text,
+                        expected: symbolNames.isEmpty
+                            ? "a number, for the contract has no symbols"
+                            : "a number or an expression of \(symbolNames.joined(separator: ", "))", found: text,
                         hint: error.unknownName.flatMap { ArgumentParser.suggestion(for: $0, among: symbolNames) })
                 }
             default:

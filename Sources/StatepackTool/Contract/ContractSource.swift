@@ -31,7 +31,8 @@ enum ContractSource {
         let count = descriptor >= 0 ? read(descriptor, &block, block.count) : 0
         // An exported program starts with a tab, so that `{` behind one proves nothing.
         if count <= 0 || block[0] == 0x09 || path.hasSuffix(".json") { return path.hasSuffix(".json") }
-        return block[..<count].first { ![0x0A, 0x0D, 0x20].contains($0) } == UInt8(ascii: "{")
+        // A byte order mark is for the reader to refuse.
+        return block[..<count].first { ![0x0A, 0x0D, 0x20, 0xEF, 0xBB, 0xBF].contains($0) } == UInt8(ascii: "{")
     }
 
     func contract() throws -> Contract {

@@ -99,13 +99,15 @@ package struct SizeText {
             guard let value = Int(digits) else { throw Failure(message: "the number does not fit 64 bits") }
             return SizeExpression(value)
         }
-        let name = String(rest.prefix { $0.isLetter || $0.isNumber || $0 == "_" })
+        // What Python takes for an identifier.
+        let scalars = rest.unicodeScalars.prefix { $0 == "_" || $0.properties.isXIDContinue }
+        let name = String(scalars)
         if name.isEmpty { throw Failure(message: rest.isEmpty ? "it ends too early" : "unexpected `\(rest)`") }
-        rest = rest.dropFirst(name.count).drop { $0 == " " }
-        if let index = symbolNames.firstIndex(of: name) { return .symbol(index) }
-        guard ["floordiv", "mod", "max", "min"].contains(name) else {
-            throw Failure(message: "`\(name)` is not a symbol", unknownName: name)
-        }
+        rest = rest[scalars.endIndex...].drop { $0 == " " }
+        let isFunction = ["floordiv", "mod", "max", "min"].contains(name)
+        // A symbol may have the name of a function; only a function stands before a bracket.
+        if !isFunction || rest.first != "(", let index = symbolNames.firstIndex(of: name) { return .symbol(index) }
+        guard isFunction else { throw Failure(message: "`\(name)` is not a symbol", unknownName: name) }
         guard take("(") else { throw Failure(message: "`(` is missing after `\(name)`") }
         let a = try sum()
         guard take(",") else { throw Failure(message: "`\(name)` takes two sizes") }

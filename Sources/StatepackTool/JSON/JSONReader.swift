@@ -20,6 +20,9 @@ package struct JSONReader {
     /// Cost: linear in the bytes. Throws `Failure` at the first fault.
     package static func read(_ bytes: [UInt8]) throws(Failure) -> JSONValue {
         var reader = JSONReader(bytes)
+        if bytes.starts(with: [0xEF, 0xBB, 0xBF]) {
+            throw reader.failure("it starts with a byte order mark, which JSON does not have")
+        }
         reader.skipBlanks()
         let value = try reader.readValue(depth: 0)
         reader.skipBlanks()

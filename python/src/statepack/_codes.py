@@ -345,7 +345,7 @@ EXPLANATIONS = {
     "E0770": ("the Python package is installed without the program behind the command `statepack`, or with one for another machine", "install the wheel of this machine, or install from a clone where Swift is"),
     "E0780": ("the context rules of a function are not those of the contract", "declare the same rules in the exporter, or change the contract and the callers together"),
     "E0781": ("a state starts from other values than the contract says", "export a fresh module, or change the contract; no caller has to change"),
-    "E0782": ("other operators write a state than the contract says", "change the contract when that is meant; no caller has to change"),
+    "E0782": ("other operators write a state than the contract says", "change the contract when that is meant; callers change only where one side is `none`"),
     "E0783": ("two versions of a model have other weights", "nothing, when that is meant; no caller has to change"),
     "E0784": ("a function computes in another way than in the other version of the model", "nothing, when that is meant; no caller has to change"),
     "E0785": ("two versions of a model were made from different programs", "compare two files of one kind to learn what changed"),
