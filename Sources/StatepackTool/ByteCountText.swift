@@ -31,12 +31,13 @@ package enum ByteCountText {
         return remainder == 0 && !carry ? sum : nil
     }
 
-    /// The unit that was probably meant, for a suggestion.
+    /// The unit that was probably meant, for a suggestion; nil when the number is the fault.
     static func suggestion(for text: String) -> String? {
         let number = text.prefix { $0 == "." || $0.isASCII && $0.isNumber }
         let suffix = text[number.endIndex...].filter { $0 != " " }.lowercased()
         guard !number.isEmpty, !suffix.isEmpty else { return nil }
         let name = units.map(\.name).first { $0.lowercased() == suffix || $0.lowercased() == suffix + "b" }
-        return name.map { "did you mean `\(number)\($0)`?" }
+        guard let name, parse(number + name) != nil else { return nil }
+        return "did you mean `\(number)\(name)`?"
     }
 }

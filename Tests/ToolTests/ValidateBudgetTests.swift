@@ -21,6 +21,21 @@ import Testing
     @Test(arguments: texts)
     func byteCountsAreReadStrictly(_ text: String, _ bytes: Int?) { #expect(ByteCountText.parse(text) == bytes) }
 
+    /// The unit is right in all of these, the number is not: there is nothing to suggest.
+    @Test(arguments: ["8388608TiB", "1.gib", ".5GiB", "0.5B", "0.0000000001GiB", "1.2.3MB"])
+    func aRefusedByteCountIsNotSuggestedAgain(_ text: String) async {
+        let run = await ToolRun("validate", "m", "--memory-budget", text)
+        #expect(run.status == 2)
+        #expect(
+            run.diagnostics == """
+                error[E0705]: option `--memory-budget` has an invalid value
+                  --> validate
+                  expected: a number with a unit: B, KB, KiB, MB, MiB, GB, GiB, TB, TiB; without one, bytes
+                  found:    \(text)
+
+                """)
+    }
+
     @Test func aWrongByteCountSaysWhichUnitsThereAre() async {
         let run = await ToolRun("validate", "m", "--memory-budget", "2G", "--max-step-copies", "1.5")
         #expect(run.status == 2)

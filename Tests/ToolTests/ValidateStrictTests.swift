@@ -132,6 +132,30 @@ import Testing
         #expect(try Self.findings(Self.compile(row.changes)) == [row.finding])
     }
 
+    @Test func everyWayToWriteRowsAtPositionsNeedsAContext() throws {
+        let scattered = [
+            (
+                "%3: float32[8, 4] = index_copy(a=%2, index=%1, source=%0, axis=0) @0",
+                """
+                %5: int64[n, 1] = view.reshape(a=%1, shape={n, 1})
+                %6: int64[n, 4] = view.expand(a=%5, shape={n, 4})
+                %3: float32[8, 4] = scatter(a=%2, index=%6, source=%0, axis=0) @0
+                """
+            )
+        ]
+        #expect(
+            try Self.findings(Self.compile(scattered, context: false)) == [
+                """
+                error[E0762]: the input `positions` says which rows of a state are written, but no context is declared
+                  --> function `main`, cache (model.py:12)
+                  expected: a context with the positions `positions`
+                  found:    rows of `keys` written without one
+                  hint:     export with context=statepack.Context(positions="positions", axes={"keys": 0})
+                """
+            ])
+        #expect(try Self.findings(Self.compile(scattered)) == [])
+    }
+
     @Test func aCleanProgramHasNone() async throws {
         #expect(try await Self.findings(Self.compile([]), Self.recording([1, 4])) == [])
     }
