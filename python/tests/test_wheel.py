@@ -194,6 +194,8 @@ def test_the_source_distribution_has_what_swift_builds_from(project: pathlib.Pat
         names = {name.removeprefix(prefix) for name in packed.getnames()}
     committed = {str(path.relative_to(project)) for path in project.rglob("*") if path.is_file()}
     kinds = ("Package.swift", "Sources/", "Tests/", "examples/", "schemas/", "setup.py", "pyproject.toml", "python/")
+    # SwiftPM refuses a package one of whose targets has no folder.
+    kinds += tuple(re.findall(r'path: "([^"]+)"', (project / "Package.swift").read_text()))
     wanted = {name for name in committed if name.startswith(kinds) and ".egg-info" not in name and "/bin/" not in name}
     assert wanted - names == set()
     assert not [name for name in names if name.startswith((".build", "build/")) or name.endswith(".pyc")]
