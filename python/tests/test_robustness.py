@@ -268,7 +268,9 @@ def test_weights_that_are_no_readable_file_are_refused(
     names = sorted(path.name for path in tmp_path.iterdir())
     for words in (["convert", tmp_path / "exported.pb"], ["validate", tmp_path / "exported.pb"]):
         result = run(*words, through=AS_ANYBODY)
-        assert result.stderr == as_file.format(tmp_path / "exported.safetensors")
+        assert result.stderr == as_file.format(tmp_path / "exported.safetensors") + (
+            "  hint:     the program's weights are in this file: keep both in one folder, or export again\n"
+        )
         assert result.returncode == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 
