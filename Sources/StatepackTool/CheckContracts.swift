@@ -63,7 +63,7 @@ private struct ContractCheck {
         for path in paths {
             do {
                 let model = try Model(path: path)
-                models.append(OpenModel(path: path, digest: model.programDigest, contract: try model.contract()))
+                models.append(OpenModel(path: path, digest: model.programDigest, contract: model.contract))
             } catch {
                 findings += Tool.diagnostics(of: error)
             }

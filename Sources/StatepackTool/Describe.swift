@@ -13,7 +13,7 @@ struct Describe {
     func run() throws -> Int32 {
         let path = arguments.operands[0]
         let model = try Model(path: path)
-        let text = try model.contract().json.text
+        let text = model.contract.json.text
         guard let output = arguments.value("output") else {
             console.write(text)
             return 0

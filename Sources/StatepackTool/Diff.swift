@@ -22,7 +22,7 @@ struct Diff {
             }
         }
         if !findings.isEmpty { throw DiagnosticList(findings) }
-        let report = try DiffReport(paths: paths, old: sources[0], new: sources[1])
+        let report = DiffReport(paths: paths, old: sources[0], new: sources[1])
         console.add(contentsOf: report.json)
         if console.format == .github {
             for finding in report.annotations { console.report(finding) }
@@ -46,12 +46,12 @@ struct DiffReport {
     var weights: ProgramComparison.Verdict
     var graph: ProgramComparison.Verdict
 
-    init(paths: [String], old: ContractSource, new: ContractSource) throws {
+    init(paths: [String], old: ContractSource, new: ContractSource) {
         (oldPath, newPath) = (paths[0], paths[1])
         (oldKind, newKind) = (old.kind, new.kind)
         let comparison = ProgramComparison(old: old, new: new)
         (weights, graph) = (comparison.weights, comparison.graph)
-        let all = try old.contract().differences(from: new.contract()) + comparison.differences
+        let all = old.contract.differences(from: new.contract) + comparison.differences
         differences = ContractDifference.Class.allCases.flatMap { level in all.filter { $0.class == level } }
     }
 

@@ -24,7 +24,7 @@ struct Inspect {
                 hint: "add --json, or leave out --details")
         }
         let model = try Model(path: arguments.operands[0])
-        let contract = try model.contract()
+        let contract = model.contract
         let summary = model.summary
         if arguments.has("json") {
             var document = contract.json

@@ -10,21 +10,8 @@ enum Model {
     init(path: String) throws {
         switch ModelFileKind(path: path) {
         case .bundle: self = .bundle(try MappedBundle(path: path))
-        case .exportedProgram: self = .exportedProgram(try Self.importing(path), path: path)
+        case .exportedProgram: self = .exportedProgram(try importProgram(at: path, weights: .skip), path: path)
         }
-    }
-
-    /// Without the weights, which nobody asks for here; they are opened, not hashed, only for the initial value of a
-    /// state in a file that has no digest of it.
-    private static func importing(_ path: String) throws -> ImportedProgram {
-        let imported = try importProgram(at: path, weights: .skip)
-        let lacksDigest = imported.program.states.contains { state in
-            guard case .tensor(let index) = state.initialValue, state.initialDigest.isEmpty,
-                case .weightsFile = imported.program.tensors[index].data
-            else { return false }
-            return true
-        }
-        return lacksDigest ? try importProgram(at: path, weights: .map) : imported
     }
 
     /// What was read, for whoever must not overwrite it.
@@ -35,11 +22,10 @@ enum Model {
         }
     }
 
-    /// Throws when an initial tensor of an old file cannot be read.
-    func contract() throws -> Contract {
+    var contract: Contract {
         switch self {
         case .bundle(let bundle): Contract(bundle)
-        case .exportedProgram(let imported, _): try Contract(imported)
+        case .exportedProgram(let imported, _): Contract(imported)
         }
     }
 

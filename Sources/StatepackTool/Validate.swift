@@ -74,23 +74,16 @@ struct Validate {
     // MARK: Exported programs
 
     private func check(exportedProgram path: String, _ contract: Contract?, _ report: inout ValidationReport) throws {
-        var imported = try importProgram(at: path, weights: scope.checksums ? .verify : .skip)
+        let isBundleNeeded =
+            scope.replay || !arguments.has("descriptors") || scope.checksums && arguments.has("strict")
+        let imported = try importProgram(
+            at: path, weights: scope.checksums ? .verify : isBundleNeeded ? .map : .skip)
         // Names and shapes are compared before anything is compiled, so that a contract that does not
         // hold is reported even when the program cannot be compiled.
-        if contract != nil {
-            let found: Contract
-            do {
-                found = try Contract(imported)
-            } catch  where !scope.checksums {
-                // An old file has no digests of its initial values: those are then read.
-                imported = try importProgram(at: path, weights: .map)
-                found = try Contract(imported)
-            }
-            compare(contract, with: found, &report)
-        }
+        compare(contract, with: Contract(imported), &report)
         if scope.checksums { report.bytes = .hold }
         let compilation = Compilation(imported: imported)
-        if scope.replay || !arguments.has("descriptors") || scope.checksums && arguments.has("strict") {
+        if isBundleNeeded {
             try check(temporaryBundle(of: compilation), nil, &report)
         } else if isPlanNeeded {
             let compiled = try Compiler().compile(imported.program)

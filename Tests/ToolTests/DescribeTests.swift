@@ -57,16 +57,6 @@ import Testing
         }
     }
 
-    @Test func digestOfAnInitialTensorIsComputedWhereTheFileHasNone() async throws {
-        let folder = TestFolder()
-        var program = try RichModel.program()
-        program.states[3].initialDigest = []
-        try RichModel.write(program, to: folder / "model.statepack")
-        let run = await ToolRun("statepack", "describe", folder / "model.statepack")
-        // SHA-256 of 64 bytes of 1.
-        #expect(run.results.contains("\"7c8975e1e60a5c8337f28edf8c33c3b180360b7279644a9bc1af3c51e6220bf5\""))
-    }
-
     @Test func contractDoesNotOverwriteItsModel() async throws {
         let folder = try ConvertTests.exampleFolder()
         let before = try folder.read("exported.pb")

@@ -19,6 +19,21 @@ import Testing
         #expect(run.results.contains(name.hasPrefix("sum") ? "state sum: within" : "state keyCache: within"))
     }
 
+    /// Its weights are in a file of their own, which a replay without checksums maps and does not hash.
+    @Test func exportedProgramReplaysWithoutChecksums() async throws {
+        let folder = TestFolder()
+        let contract = folder / "golden.contract.json"
+        let described = await ToolRun("statepack", ["describe", Self.folder + "model.statepack", "-o", contract])
+        #expect(described.status == 0)
+        for scope in [["--replay"], [], ["--checksums", "--strict"]] {
+            let run = await ToolRun(
+                "validate", [Self.folder + "exported.pb", "--descriptors", contract] + scope)
+            #expect(run.results.contains("contract   holds"), "\(run.results)\(run.diagnostics)")
+            #expect(!run.diagnostics.contains("E01"), "\(run.diagnostics)")
+            #expect(run.results.contains("state keyCache: within") == (scope == ["--replay"]))
+        }
+    }
+
     @Test(arguments: [("exported.pb", "model.statepack"), ("sum.exported.pb", "sum.statepack")])
     func goldensOfOneModelHaveOneContract(exported: String, bundle: String) async {
         let run = await ToolRun(

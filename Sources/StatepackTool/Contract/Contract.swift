@@ -131,7 +131,7 @@ package struct Contract: Hashable, Sendable {
 }
 
 extension Contract {
-    /// Reads no weights, but for initial tensors of a file that was written before their digests were kept.
+    /// Reads no weights.
     package init(_ bundle: MappedBundle) {
         let program = bundle.program
         let names = program.symbols.map(\.name)
@@ -139,10 +139,7 @@ extension Contract {
         let initialValues = program.states.map { state -> InitialValue in
             switch state.initialValue {
             case .splat(let bits): .fill(bits)
-            case .tensor(let index):
-                .tensor(
-                    sha256: state.initialDigest.isEmpty
-                        ? SHA256Digest.of(bundle.bytes(ofTensor: index)) : state.initialDigest)
+            case .tensor: .tensor(sha256: state.initialDigest)
             }
         }
         symbols = program.symbols.map { Symbol(name: $0.name, min: $0.min, max: $0.max) }
@@ -171,9 +168,8 @@ extension Contract {
         }
     }
 
-    /// Reads no weights, but for initial tensors of a file that was written before their digests were kept.
-    /// Throws what reading those throws.
-    package init(_ imported: ImportedProgram) throws {
+    /// Reads no weights.
+    package init(_ imported: ImportedProgram) {
         let program = imported.program
         let names = program.symbolNames
         func entry(_ name: String, _ type: ValueType, _ rules: StateRules? = nil) -> Entry {
@@ -181,14 +177,10 @@ extension Contract {
                 name: name, scalarType: type.scalarType, shape: type.shape.map { $0.description(symbolNames: names) },
                 rules: rules)
         }
-        let initialValues = try program.states.map { state -> InitialValue in
+        let initialValues = program.states.map { state -> InitialValue in
             switch state.initialValue {
             case .splat(let bits): .fill(bits)
-            case .tensor(let index):
-                .tensor(
-                    sha256: state.initialDigest.isEmpty
-                        ? try imported.weights.withBytes(of: program.tensors[index]) { SHA256Digest.of($0) }
-                        : state.initialDigest)
+            case .tensor: .tensor(sha256: state.initialDigest)
             }
         }
         symbols = program.symbols.map { Symbol(name: $0.name, min: $0.min, max: $0.max) }

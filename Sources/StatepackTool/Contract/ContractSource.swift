@@ -35,10 +35,10 @@ enum ContractSource {
         return block[..<count].first { ![0x0A, 0x0D, 0x20, 0xEF, 0xBB, 0xBF].contains($0) } == UInt8(ascii: "{")
     }
 
-    func contract() throws -> Contract {
+    var contract: Contract {
         switch self {
         case .document(let contract): contract
-        case .model(let model): try model.contract()
+        case .model(let model): model.contract
         }
     }
 
