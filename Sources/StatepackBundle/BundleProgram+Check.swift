@@ -149,6 +149,11 @@ private struct ProgramChecker {
         checkNames(program.states.map(\.name), "a state", at: "states")
         checkNames(program.functions.map(\.name), "a function", at: "functions")
         checkNames(program.kernels, "a kernel", at: "kernels")
+        for symbol in program.symbols where !symbol.name.isEmpty && !BundleProgram.isSymbolName(symbol.name) {
+            report(
+                .bundleName, "the name of a symbol is not an identifier", at: "symbols",
+                expected: "letters, digits and `_`, no digit first", found: symbol.name)
+        }
         for symbol in program.symbols where symbol.min < 0 || symbol.min > symbol.max {
             report(
                 .bundleSymbol, "the bounds of a symbol are invalid", at: "symbol `\(symbol.name)`",

@@ -33,6 +33,10 @@ import Testing
         .init(testDescription: "two symbols of one name", code: .bundleName, place: "symbols", found: "query") {
             $0.symbols.append($0.symbols[0])
         },
+        .init(
+            testDescription: "symbol that reads like a number", code: .bundleName, place: "symbols",
+            expected: "letters, digits and `_`, no digit first", found: "2query"
+        ) { $0.symbols[0].name = "2query" },
         .init(testDescription: "two kernels of one name", code: .bundleName, place: "kernels", found: "add") {
             $0.kernels.append("add")
         },

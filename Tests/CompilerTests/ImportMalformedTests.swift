@@ -74,6 +74,11 @@ import Testing
             id: "two symbols of one name", code: .duplicateProgramName, message: "two symbols have one name",
             found: "`query`"
         ) { $0.symbols.append(.init()) },
+        Case(
+            id: "symbol that reads like a sum", code: .invalidProgramName,
+            message: "the name of a symbol is not an identifier", expected: "letters, digits and `_`, no digit first",
+            found: "query + 1"
+        ) { $0.symbols[0].name = "query + 1" },
         Case(id: "empty name", code: .invalidProgramName, message: "a name is empty") { $0.states[0].name = "" },
         Case(
             id: "long name", code: .invalidProgramName, message: "a name is too long",

@@ -506,6 +506,12 @@ import Testing
                 .contractMalformed, "the state `keyCache` occurs twice", at: "c.json, functions[0].states[1]",
                 found: "keyCache")),
         Malformed(
+            testDescription: "symbol that reads like a product", replace: "\"query\", \"min\"",
+            with: "\"2*query\", \"min\"",
+            expected: Diagnostic(
+                .contractMalformed, "the name of a symbol is not an identifier", at: "c.json, symbols[0]",
+                expected: "letters, digits and `_`, no digit first", found: "2*query")),
+        Malformed(
             testDescription: "bounds the wrong way round", replace: "\"max\": 2048", with: "\"max\": 0",
             expected: Diagnostic(
                 .contractMalformed, "the bounds of `query` are invalid", at: "c.json, symbols[0]",

@@ -250,6 +250,11 @@ struct ProgramConversion {
     private mutating func convert(symbol: Statepack__Program__V1__Symbol, _ number: Int) {
         let location = "symbol \(number)"
         let name = name(symbol.name, location)
+        if !name.isEmpty, !BundleProgram.isSymbolName(name) {
+            report(
+                .invalidProgramName, "the name of a symbol is not an identifier", at: location,
+                expected: "letters, digits and `_`, no digit first", found: name)
+        }
         // Products of a few sizes must stay inside int64.
         if symbol.min < 0 || symbol.min > symbol.max {
             report(

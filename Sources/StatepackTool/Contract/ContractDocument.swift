@@ -186,6 +186,11 @@ private struct ContractReader {
             if min < 0 || max < min {
                 fault(path, "the bounds of `\(name)` are invalid", expected: "0 <= min <= max", found: "\(min), \(max)")
             }
+            if !name.isEmpty, !BundleProgram.isSymbolName(name) {
+                fault(
+                    path, "the name of a symbol is not an identifier",
+                    expected: "letters, digits and `_`, no digit first", found: name)
+            }
             if !seen.insert(name).inserted { fault(path, "the symbol `\(name)` occurs twice", found: name) }
             symbolNames.append(name)
             contract.symbols.append(Contract.Symbol(name: name, min: min, max: max))
