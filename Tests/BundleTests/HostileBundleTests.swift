@@ -75,6 +75,7 @@ import Testing
         program.tensors[2].shape = [0, 1 << 40, 1 << 40]
         program.tensors[2].length = 0
         program.states[0].initialValue = .splat([0, 0, 0, 0])
+        program.states[0].initialDigest = []
         #expect(program.layOutTensors() == nil)
         let found = findings(program)
         #expect(found.map(\.code) == [.bundleTensorLength])
