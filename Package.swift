@@ -54,24 +54,29 @@ let package = Package(
         .executableTarget(
             name: "Example02SmolLM2", dependencies: ["Statepack"], path: "examples/02-smollm2/Example"),
 
+        // Diagnostics as text, compared character for character; Texts/ has what they have to be.
+        .target(
+            name: "ExactTexts", dependencies: ["StatepackDiagnostics"], path: "Tests/ExactTexts", exclude: ["Texts"]),
         .testTarget(name: "DiagnosticsTests", dependencies: ["StatepackDiagnostics"]),
         .testTarget(
-            name: "BundleTests", dependencies: ["StatepackBundle", "StatepackDiagnostics", "CLibcrypto"],
+            name: "BundleTests",
+            dependencies: ["StatepackBundle", "StatepackDiagnostics", "CLibcrypto", "ExactTexts"],
             exclude: ["Goldens"]),
-        .testTarget(name: "IRTests", dependencies: ["StatepackIR", "StatepackBundle", "StatepackDiagnostics"]),
+        .testTarget(
+            name: "IRTests", dependencies: ["StatepackIR", "StatepackBundle", "StatepackDiagnostics", "ExactTexts"]),
         .testTarget(
             name: "CompilerTests",
-            dependencies: ["StatepackCompiler", "StatepackIR", "StatepackBundle", "StatepackDiagnostics"]),
+            dependencies: ["StatepackCompiler", "StatepackIR", "StatepackBundle", "StatepackDiagnostics", "ExactTexts"]),
         .testTarget(
             name: "RuntimeTests",
-            dependencies: ["Statepack", "StatepackBundle", "StatepackDiagnostics", "CStatepackKernels"]),
+            dependencies: ["Statepack", "StatepackBundle", "StatepackDiagnostics", "CStatepackKernels", "ExactTexts"]),
         // Imports Statepack alone, as a user does.
         .testTarget(name: "PublicInterfaceTests", dependencies: ["Statepack"]),
         .testTarget(
             name: "ToolTests",
             dependencies: [
                 "StatepackTool", "StatepackCompiler", "StatepackIR", "Statepack", "StatepackBundle",
-                "StatepackDiagnostics",
+                "StatepackDiagnostics", "ExactTexts",
             ],
             exclude: ["Goldens"]),
     ],

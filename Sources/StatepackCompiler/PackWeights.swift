@@ -131,9 +131,8 @@ extension PackWeights {
     ) throws {
         let expected = tensor.shape.reduce(tensor.scalarType.byteCount, *)
         guard source.count == expected else {
-            throw Diagnostic(
-                .internalError, "stored tensor `\(tensor.name)` has another number of bytes than its shape says",
-                expected: "\(expected) bytes", found: "\(source.count) bytes")
+            throw Diagnostic.internalFault(
+                "stored tensor `\(tensor.name)` has \(source.count) bytes, its shape says \(expected)")
         }
         let blockBytes = 4 << 20
         switch tensor.layout {

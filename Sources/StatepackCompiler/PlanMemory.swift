@@ -140,9 +140,8 @@ private struct FunctionPlan {
 
     private func location(of id: ValueID) throws -> Location {
         guard let location = locations[id] else {
-            throw Diagnostic(
-                .internalError, "a value is used before it is computed", at: "function `\(function.name)`",
-                found: "value \(id.index)")
+            throw Diagnostic.internalFault(
+                "value \(id.index) is used before it is computed", at: "function `\(function.name)`")
         }
         return location
     }
@@ -214,8 +213,8 @@ private struct FunctionPlan {
             case (.optional, .some(.none)), (.optional, nil): result.append(nil)
             case (.list, .tensors(let ids)): result += ids
             default:
-                throw Diagnostic(
-                    .internalError, "operand `\(operand.name)` of `\(node.op)` is missing",
+                throw Diagnostic.internalFault(
+                    "operand `\(operand.name)` of `\(node.op)` is missing",
                     at: "function `\(function.name)`\(place(node))")
             }
         }
@@ -281,8 +280,8 @@ private struct FunctionPlan {
                 ints = try signature.ints.map { try step.node.size($0) }
                 floats = try signature.floats.map { name in
                     guard case .number(let number) = step.node[name] else {
-                        throw Diagnostic(
-                            .internalError, "attribute `\(name)` of `\(step.node.op)` is missing",
+                        throw Diagnostic.internalFault(
+                            "attribute `\(name)` of `\(step.node.op)` is missing",
                             at: "function `\(function.name)`\(place(step.node))")
                     }
                     return number
@@ -321,7 +320,7 @@ private struct FunctionPlan {
                 base = table.add(
                     types[root.index], .arena(first: instruction, last: instruction), for: location.root)
             case .input, .state:
-                throw Diagnostic(.internalError, "an argument has no value", at: "function `\(function.name)`")
+                throw Diagnostic.internalFault("an argument has no value", at: "function `\(function.name)`")
             }
         }
         if case .arena(let first, _) = table.values[base].storage {

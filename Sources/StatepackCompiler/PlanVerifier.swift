@@ -14,21 +14,17 @@ enum PlanVerifier {
         for function in program.functions {
             for (index, instruction) in function.instructions.enumerated() {
                 let kernel = program.kernels[instruction.kernel]
-                func report(_ message: String, _ operand: Int, _ result: Int) {
-                    findings.append(
-                        Diagnostic(
-                            .internalError, message,
-                            at: "function `\(function.name)`, instruction \(index) (\(kernel))",
-                            expected: "operand and result apart, or one view",
-                            found: "value \(operand) and result \(result)"))
-                }
                 for result in instruction.results {
                     for (position, operand) in instruction.operands.enumerated() {
                         guard let operand, overlap(operand, result, in: function, program) else { continue }
                         switch Aliasing(kernel) {
                         case .anyOperand where operand == result: continue
                         case .firstOperand where operand == result && position == 0: continue
-                        default: report("an instruction overwrites what it reads", operand, result)
+                        default:
+                            findings.append(
+                                .internalFault(
+                                    "an instruction overwrites what it reads: value \(operand) and result \(result)",
+                                    at: "function `\(function.name)`, instruction \(index) (\(kernel))"))
                         }
                     }
                 }

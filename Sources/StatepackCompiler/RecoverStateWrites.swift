@@ -479,8 +479,8 @@ private struct Recovery {
 
     private mutating func copy(_ value: ValueID, before writer: Int) throws -> ValueID {
         if let index = producer[value], !hoist(index, before: writer) {
-            throw Diagnostic(
-                .internalError, "a former value of state `\(name(versions[writtenVersion(by: writer)!].use))` is lost",
+            throw Diagnostic.internalFault(
+                "a former value of state `\(name(versions[writtenVersion(by: writer)!].use))` is lost",
                 at: "function `\(function.name)`, `\(nodes[writer].op)`\(place(writer))")
         }
         let result = addValue(types[value.index])
@@ -586,10 +586,10 @@ private struct Recovery {
         return nodes.count - 1
     }
 
-    private mutating func charge(_ use: Int, bytesOf type: ValueType, _ reason: String) throws {
+    private mutating func charge(_ use: Int, bytesOf type: ValueType, _ cause: String) throws {
         let bytes = try StridedView.elementCount(type.shape).times(type.scalarType.byteCount)
         copiedBytes[use] = try copiedBytes[use].plus(bytes)
-        if bytes != .zero, !reasons[use].contains(reason) { reasons[use].append(reason) }
+        if bytes != .zero, !reasons[use].contains(cause) { reasons[use].append(cause) }
     }
 
     private mutating func count(_ counter: String) { counters[counter, default: 0] += 1 }

@@ -265,8 +265,7 @@ extension Node {
     }
 
     private func malformed(_ name: String, _ expected: String) -> Diagnostic {
-        Diagnostic(
-            .internalError, "argument `\(name)` of `\(op)` is not \(expected)",
-            found: self[name].map { "\($0)" } ?? "no such argument")
+        Diagnostic.internalFault(
+            "argument `\(name)` of `\(op)` is not \(expected): \(self[name].map { "\($0)" } ?? "no such argument")")
     }
 }

@@ -346,867 +346,2085 @@ extension Diagnostic.Code {
     /// a fault of this tool
     public static let internalError = Diagnostic.Code("E0799")
 
-    /// Every code with its name, cause, remedy and exit code, in order of code.
-    package static let table: [(code: Diagnostic.Code, name: String, cause: String, remedy: String, exit: Int32)] = [
-        (
-            .exportMismatch, "exportMismatch",
-            "the exported program gives other values than the module in eager PyTorch",
-            "report the module: the difference names the output or state, the step and the largest error", 1
-        ),
-        (
-            .mutatedConstant, "mutatedConstant",
-            "a tensor that is neither a registered buffer nor an input is written",
-            "register it: self.register_buffer(name, tensor, persistent=False)", 1
-        ),
-        (
-            .mutatedParameter, "mutatedParameter",
-            "a parameter is written by forward()",
-            "make it a buffer: self.register_buffer(name, tensor)", 1
-        ),
-        (
-            .sharedStorage, "sharedStorage",
-            "two of a module's tensors share storage and one of them is written",
-            "give each its own tensor (clone()), or keep one and index it", 1
-        ),
-        (
-            .mutationLost, "mutationLost",
-            "forward() assigns a buffer, but the exported program does not write it",
-            "export with strict=False, or write in place: self.name.copy_(value)", 1
-        ),
-        (
-            .stateTypeChanged, "stateTypeChanged",
-            "a state's update has another scalar type or shape than the state",
-            "convert the new value to the state's type before it is stored", 1
-        ),
-        (
-            .stateNameTaken, "stateNameTaken",
-            "a state has the name of an input or output",
-            "give the state another name in state_names", 1
-        ),
-        (
-            .nameCountMismatch, "nameCountMismatch",
-            "the number of names given is not the number of inputs, states or outputs",
-            "give one name for each, in the order of the printed table", 1
-        ),
-        (
-            .duplicateName, "duplicateName",
-            "a name is given twice",
-            "names of inputs, outputs, states and functions are unique", 1
-        ),
-        (
-            .unknownBuffer, "unknownBuffer",
-            "a key of state_names is no written buffer or input of the module",
-            "use the qualified buffer names of the printed table", 1
-        ),
-        (
-            .trainingMode, "trainingMode",
-            "a layer in training mode updates its statistics",
-            "call module.eval() before exporting", 1
-        ),
-        (
-            .dirtyInitialState, "dirtyInitialState",
-            "a state was written before it was exported",
-            "export a fresh module, or pass initial_state=\"current\" to keep the present values on purpose", 1
-        ),
-        (
-            .unsupportedOperator, "unsupportedOperator",
-            "the program uses operators that are not supported",
-            "rewrite the lines named; schemas/ops.json lists what is supported", 4
-        ),
-        (
-            .unsupportedTensorType, "unsupportedTensorType",
-            "a tensor has a scalar type or rank that is not supported",
-            "use float32, int32, int64 or bool, and at most eight axes", 4
-        ),
-        (
-            .frozenInput, "frozenInput",
-            "an argument of forward() is not a tensor, so its value would be frozen",
-            "fix the value in a wrapper module, or pass a tensor", 1
-        ),
-        (
-            .dataDependentSize, "dataDependentSize",
-            "a size depends on the values of a tensor",
-            "use a fixed size and a mask, for instance torch.where", 1
-        ),
-        (
-            .invalidName, "invalidName",
-            "a name is empty, too long or has control characters",
-            "use up to 1024 bytes of visible characters", 1
-        ),
-        (
-            .exampleSizeTooSmall, "exampleSizeTooSmall",
-            "a dynamic size has an example of 0 or 1, for which torch.export specialises",
-            "trace with an example of at least 2; the exported program accepts 1 as well", 1
-        ),
-        (
-            .torchExportFailed, "torchExportFailed",
-            "torch.export cannot trace the module",
-            "the message is torch's own", 1
-        ),
-        (
-            .replayFailed, "replayFailed",
-            "the module or the exported program fails on the recording's inputs",
-            "pass recording_inputs with one tuple of arguments per step", 1
-        ),
-        (
-            .unsupportedSize, "unsupportedSize",
-            "a size is not built from +, -, *, //, %, max and min",
-            "simplify the shape arithmetic on the line named", 4
-        ),
-        (
-            .stateConflict, "stateConflict",
-            "functions that share a state disagree about its type or initial value",
-            "export them from the same module, or give the states different names", 1
-        ),
-        (
-            .recordingTooLarge, "recordingTooLarge",
-            "the inputs of the recording do not fit into 4 MB",
-            "pass smaller recording_inputs", 1
-        ),
-        (
-            .outputNotTensor, "outputNotTensor",
-            "forward() returns something that is not a tensor",
-            "return tensors, or None for no output", 1
-        ),
-        (
-            .outputNotWritten, "outputNotWritten",
-            "the file cannot be written",
-            "check the folder, its permissions and the space left", 5
-        ),
-        (
-            .unusableBuild, "unusableBuild",
-            "the module:function given to the command does not build an export",
-            "return a statepack.ExportRequest from it", 2
-        ),
-        (
-            .missingPackage, "missingPackage",
-            "a package that exporting needs is not installed",
-            "install this package with its extra: pip install '.[export]'", 2
-        ),
-        (
-            .contextMismatch, "contextMismatch",
-            "the declared context does not fit the function: its positions, a state or an axis",
-            "name an int32 or int64 input, states that it indexes, and the axis that it indexes", 1
-        ),
-        (
-            .invalidExportArgument, "invalidExportArgument",
-            "an argument of the exporter has another type or value than it can have",
-            "the message names the argument and what it takes", 2
-        ),
-        (
-            .unreadableFile, "unreadableFile",
-            "the file cannot be opened or read",
-            "check the path and its permissions", 3
-        ),
-        (
-            .fileNotFound, "fileNotFound",
-            "there is no file at the path",
-            "check the path; a program's weights lie in the same folder", 3
-        ),
-        (
-            .notAFile, "notAFile",
-            "the path is a directory or a device",
-            "pass the file itself", 3
-        ),
-        (
-            .permissionDenied, "permissionDenied",
-            "the file may not be read by this user",
-            "change the permissions of the file or of the folders above it", 3
-        ),
-        (
-            .emptyFile, "emptyFile",
-            "the file has no bytes",
-            "copy the file again or export the module again", 3
-        ),
-        (
-            .notAnExportedProgram, "notAnExportedProgram",
-            "the file does not start as an exported program does",
-            "pass the exported.pb that statepack's exporter wrote", 3
-        ),
-        (
-            .truncatedFile, "truncatedFile",
-            "the file's length is not the one that it declares",
-            "copy the file again or export the module again", 3
-        ),
-        (
-            .digestMismatch, "digestMismatch",
-            "the file's content does not have the digest stored in it",
-            "copy the file again or export the module again", 3
-        ),
-        (
-            .newerProgramFormat, "newerProgramFormat",
-            "the program has a newer major version than this reader knows",
-            "update statepack, or export with the version that reads it", 4
-        ),
-        (
-            .malformedProgram, "malformedProgram",
-            "the file is not the wire format of program.proto, or a field has a value that the format does not allow",
-            "export the module again", 3
-        ),
-        (
-            .programLimitExceeded, "programLimitExceeded",
-            "the program exceeds a limit of the format",
-            "schemas/README.md has the limits; an exporter never writes such a file", 3
-        ),
-        (
-            .invalidReference, "invalidReference",
-            "an index in the program is out of range",
-            "export the module again", 3
-        ),
-        (
-            .invalidSize, "invalidSize",
-            "a size in the program is not an expression of its symbols, or its bounds are not possible",
-            "export the module again", 3
-        ),
-        (
-            .invalidProgramName, "invalidProgramName",
-            "a name in the program is empty, too long or has a character that names may not have",
-            "choose another name at export", 3
-        ),
-        (
-            .duplicateProgramName, "duplicateProgramName",
-            "two things of one kind have the same name",
-            "choose another name at export", 3
-        ),
-        (
-            .invalidTensor, "invalidTensor",
-            "a stored tensor's bytes do not fit its scalar type and shape",
-            "export the module again", 3
-        ),
-        (
-            .malformedRecording, "malformedRecording",
-            "the recording is not one of this program",
-            "export the module again", 3
-        ),
-        (
-            .malformedWeights, "malformedWeights",
-            "the weights file is not a safetensors file in the strict form",
-            "save the weights again; nothing but the exporter may write this file", 3
-        ),
-        (
-            .weightsMismatch, "weightsMismatch",
-            "the weights file is not the one that the program was exported with",
-            "keep exported.pb and its safetensors file together, both from one export", 3
-        ),
-        (
-            .unknownOperator, "unknownOperator",
-            "the program uses operators that Statepack does not have",
-            "express the computation with the operators of schemas/ops.json, at the named source lines", 4
-        ),
-        (
-            .unsupportedArgument, "unsupportedArgument",
-            "an operator is used in a form that Statepack does not support",
-            "rewrite the call at the named source line", 4
-        ),
-        (
-            .unsupportedScalarType, "unsupportedScalarType",
-            "the program computes with a scalar type that no kernel has",
-            "convert the module to float32 before exporting it", 4
-        ),
-        (
-            .invalidContext, "invalidContext",
-            "the context rules of a function do not fit its inputs and states",
-            "export the module again; a positions input is int32 or int64 and each axis is one of a state that the function uses", 3
-        ),
-        (
-            .typeMismatch, "typeMismatch",
-            "an operator's result has another scalar type or shape than its rule derives",
-            "export the module again; a file written by statepack never has this fault", 3
-        ),
-        (
-            .invalidOperands, "invalidOperands",
-            "an operator is applied to scalar types or shapes that it does not accept",
-            "export the module again; a file written by statepack never has this fault", 3
-        ),
-        (
-            .invalidArgument, "invalidArgument",
-            "an argument of an operator is missing, unknown, or of the wrong kind",
-            "export the module again with this version", 3
-        ),
-        (
-            .undefinedValue, "undefinedValue",
-            "a value is used before it is defined",
-            "export the module again", 3
-        ),
-        (
-            .redefinedValue, "redefinedValue",
-            "a value is defined twice",
-            "export the module again", 3
-        ),
-        (
-            .stateTypeMismatch, "stateTypeMismatch",
-            "a state does not have its declared scalar type and shape where a function starts or ends",
-            "give the update the scalar type and shape of the state", 3
-        ),
-        (
-            .operatorNotAllowed, "operatorNotAllowed",
-            "an operator may not occur at this stage of the compiler",
-            "report it with the file; this is a fault of the compiler", 70
-        ),
-        (
-            .invalidInPlace, "invalidInPlace",
-            "an in-place operator does not write into a state",
-            "report it with the file; this is a fault of the compiler", 70
-        ),
-        (
-            .invalidProgram, "invalidProgram",
-            "a compiler pass made an invalid program",
-            "report it with the file; this is a fault of the compiler", 70
-        ),
-        (
-            .stateNamesMismatch, "stateNamesMismatch",
-            "the names given for the states do not fit the program's states",
-            "give one name per state in the order of the printed table, or pairs buffer=name", 1
-        ),
-        (
-            .stateNotInPlace, "stateNotInPlace",
-            "a state is copied in each step although in place was required",
-            "change the update as the reason says, or convert without --require-in-place", 1
-        ),
-        (
-            .stateUpdateChangesType, "stateUpdateChangesType",
-            "the update of a state gives it another scalar type or shape",
-            "convert the new value to the type and shape of the buffer before assigning it", 1
-        ),
-        (
-            .unsupportedPlan, "unsupportedPlan",
-            "the program cannot be planned",
-            "the message names the operator and its source line", 4
-        ),
-        (
-            .symbolWithoutSource, "symbolWithoutSource",
-            "a size that the program leaves open is the length of no input axis",
-            "give the function an input with that length as an axis of its own", 4
-        ),
-        (
-            .notABundle, "notABundle",
-            "the file does not start with the bundle magic",
-            "pass the *.statepack file that convert wrote", 3
-        ),
-        (
-            .bundleNotFound, "bundleNotFound",
-            "there is no file at the path of the bundle",
-            "check the path", 3
-        ),
-        (
-            .bundleIsNotAFile, "bundleIsNotAFile",
-            "the path of the bundle is a directory or a device",
-            "pass the *.statepack file itself", 3
-        ),
-        (
-            .bundleNotPermitted, "bundleNotPermitted",
-            "the bundle may not be read by this user",
-            "change the permissions of the file or of the folders above it", 3
-        ),
-        (
-            .bundleUnreadable, "bundleUnreadable",
-            "the operating system could not read or map the bundle",
-            "the message has the system's reason", 3
-        ),
-        (
-            .bundleEmpty, "bundleEmpty",
-            "the bundle has no bytes",
-            "convert again: a finished convert never leaves an empty file", 3
-        ),
-        (
-            .bundleTruncated, "bundleTruncated",
-            "the bundle is shorter than its header says",
-            "copy the file again or convert again", 3
-        ),
-        (
-            .bundleTrailingBytes, "bundleTrailingBytes",
-            "bytes follow the end that the bundle's header declares",
-            "copy the file again; nothing may be appended to a bundle", 3
-        ),
-        (
-            .bundleTooNew, "bundleTooNew",
-            "the bundle has a newer major version than this reader knows",
-            "update statepack, or convert again with this version", 4
-        ),
-        (
-            .bundleHeaderMalformed, "bundleHeaderMalformed",
-            "a field of the bundle's header or section table has a value that the format does not allow",
-            "copy the file again or convert again", 3
-        ),
-        (
-            .bundleHeaderChecksum, "bundleHeaderChecksum",
-            "the bundle's header or section table does not have the checksum stored with it",
-            "copy the file again or convert again", 3
-        ),
-        (
-            .bundleSectionRange, "bundleSectionRange",
-            "a section of the bundle does not lie where the format puts it",
-            "copy the file again or convert again", 3
-        ),
-        (
-            .bundlePadding, "bundlePadding",
-            "a padding byte between the sections of the bundle is not zero",
-            "copy the file again or convert again", 3
-        ),
-        (
-            .bundleChecksum, "bundleChecksum",
-            "a section of the bundle does not have the checksum stored in the table",
-            "copy the file again or convert again", 3
-        ),
-        (
-            .bundleDigest, "bundleDigest",
-            "a section of the bundle does not have the SHA-256 stored in the table",
-            "copy the file again or convert again", 3
-        ),
-        (
-            .bundleProgramMalformed, "bundleProgramMalformed",
-            "the bundle's program section is not the wire format of bundle.proto",
-            "convert again", 3
-        ),
-        (
-            .bundleProgramLimit, "bundleProgramLimit",
-            "the bundle's program exceeds a limit of the format",
-            "schemas/README.md has the limits; convert never writes such a file", 3
-        ),
-        (
-            .bundleValueUnknown, "bundleValueUnknown",
-            "a scalar type, layout or storage class in the bundle's program has an unknown number",
-            "update statepack, or convert again with this version", 3
-        ),
-        (
-            .bundleName, "bundleName",
-            "a name in the bundle's program is empty, too long, used twice or has a character that names may not have",
-            "convert again", 3
-        ),
-        (
-            .bundleIndex, "bundleIndex",
-            "an index in the bundle's program is out of range",
-            "convert again", 3
-        ),
-        (
-            .bundleSize, "bundleSize",
-            "a size in the bundle's program is not an expression of its symbols",
-            "convert again", 3
-        ),
-        (
-            .bundleSymbol, "bundleSymbol",
-            "a symbol of the bundle's program has invalid bounds, or a function uses it without saying where its value comes from",
-            "convert again", 3
-        ),
-        (
-            .bundleRank, "bundleRank",
-            "a shape in the bundle's program has more than eight axes, or strides that do not fit its shape",
-            "convert again", 3
-        ),
-        (
-            .bundleTensorRange, "bundleTensorRange",
-            "a stored tensor is not aligned, overlaps another or does not lie inside the weights section",
-            "convert again", 3
-        ),
-        (
-            .bundleTensorLength, "bundleTensorLength",
-            "a stored tensor has another number of bytes than its type, shape and layout need",
-            "convert again", 3
-        ),
-        (
-            .bundleInitialValue, "bundleInitialValue",
-            "the initial value of a state does not fit the state",
-            "convert again", 3
-        ),
-        (
-            .bundleStorage, "bundleStorage",
-            "a value of the bundle's program has a storage that contradicts its use",
-            "convert again", 3
-        ),
-        (
-            .bundleWrite, "bundleWrite",
-            "an instruction of the bundle's program writes an input, a weight or one value twice",
-            "convert again", 3
-        ),
-        (
-            .bundleLifetime, "bundleLifetime",
-            "scratch memory of the bundle's program is used outside its lifetime or read before it is written",
-            "convert again", 3
-        ),
-        (
-            .bundleState, "bundleState",
-            "a function and the bundle's state table disagree about a state",
-            "convert again", 3
-        ),
-        (
-            .bundleContext, "bundleContext",
-            "the context rules of a function do not fit its inputs and states",
-            "convert again", 3
-        ),
-        (
-            .bundleWriteFailed, "bundleWriteFailed",
-            "the bundle could not be written",
-            "check the folder and its permissions; a former file is left as it was", 5
-        ),
-        (
-            .bundleDiskFull, "bundleDiskFull",
-            "there is no space left for the bundle",
-            "free space or write elsewhere; a former file is left as it was", 5
-        ),
-        (
-            .bundleNotEncodable, "bundleNotEncodable",
-            "the planned program does not fit the limits of the format",
-            "the message names the value and the limit", 4
-        ),
-        (
-            .unknownArgument, "unknownArgument",
-            "a name given to run is not declared by the function",
-            "use the names in the function's descriptor", 1
-        ),
-        (
-            .missingArgument, "missingArgument",
-            "an input or a state of the function was not given",
-            "give every input and a view for every state; only outputs may be left out", 1
-        ),
-        (
-            .wrongScalarType, "wrongScalarType",
-            "an array has another scalar type than the function declares",
-            "create the array from the function's descriptor; no type is converted silently", 1
-        ),
-        (
-            .wrongShape, "wrongShape",
-            "an array has another shape than the function declares",
-            "create the array from the function's descriptor", 1
-        ),
-        (
-            .duplicateArgument, "duplicateArgument",
-            "one name was given twice in a call",
-            "insert each name once", 1
-        ),
-        (
-            .sizeOutOfBounds, "sizeOutOfBounds",
-            "a dynamic size lies outside the bounds declared at export",
-            "split the input, or export the model with other bounds", 1
-        ),
-        (
-            .inconsistentSizes, "inconsistentSizes",
-            "two arrays of a call disagree about one dynamic size",
-            "give the same length wherever the descriptor shows the same size", 1
-        ),
-        (
-            .notContiguous, "notContiguous",
-            "a state or an output view is not row-major without padding, or not aligned to its elements",
-            "pass a whole array, or a slice of leading axes only", 1
-        ),
-        (
-            .overlappingViews, "overlappingViews",
-            "a state or an output view shares bytes with another argument of the call",
-            "give every state and every output an array of its own", 1
-        ),
-        (
-            .stateInUse, "stateInUse",
-            "an array is in use by another run",
-            "await that run first, or give every sequence its own states", 1
-        ),
-        (
-            .indexOutOfRange, "indexOutOfRange",
-            "an index computed or given during a run is outside its axis",
-            "all states are as they were; check positions and token numbers against the limit", 1
-        ),
-        (
-            .outOfMemory, "outOfMemory",
-            "there is not enough memory for a run",
-            "use smaller dynamic sizes or fewer runs at a time", 1
-        ),
-        (
-            .malformedFunction, "malformedFunction",
-            "a function of the bundle cannot be prepared for these sizes",
-            "convert the model again; the message names the instruction", 1
-        ),
-        (
-            .unknownKernel, "unknownKernel",
-            "the bundle needs a kernel that this version does not have",
-            "update statepack, or convert the model with this version", 4
-        ),
-        (
-            .dynamicState, "dynamicState",
-            "a state with a dynamic size has no initial value of a fixed shape",
-            "give the shape: initialValue(ofState:shape:)", 1
-        ),
-        (
-            .contextFull, "contextFull",
-            "the positions of a run reach the capacity of a state",
-            "start from fresh states, drop old rows, or export with a larger capacity; all states are as they were", 1
-        ),
-        (
-            .positionOutOfRange, "positionOutOfRange",
-            "a position of a run is negative, or leaves out rows beyond the capacity of a state",
-            "positions count from 0 and follow each other; all states are as they were", 1
-        ),
-        (
-            .unknownOption, "unknownOption",
-            "the command does not have that option",
-            "the command's --help lists its options", 2
-        ),
-        (
-            .unknownCommand, "unknownCommand",
-            "there is no such command",
-            "statepack --help lists the commands", 2
-        ),
-        (
-            .missingOptionValue, "missingOptionValue",
-            "an option that takes a value stands without one",
-            "write --option VALUE, or --option=VALUE when the value starts with a dash", 2
-        ),
-        (
-            .invalidOptionValue, "invalidOptionValue",
-            "an option's value is not one that it takes",
-            "the message says what is accepted", 2
-        ),
-        (
-            .missingOperand, "missingOperand",
-            "a required argument is missing",
-            "the command's --help shows the order", 2
-        ),
-        (
-            .unexpectedOperand, "unexpectedOperand",
-            "there are more arguments than the command takes",
-            "quote a path that has blanks; the command's --help shows the order", 2
-        ),
-        (
-            .repeatedOption, "repeatedOption",
-            "an option that takes one value is given twice",
-            "keep one of them", 2
-        ),
-        (
-            .conflictingOptions, "conflictingOptions",
-            "two options, or an option and a file, contradict each other",
-            "the message names both", 2
-        ),
-        (
-            .contractMalformed, "contractMalformed",
-            "the contract is not a document of schemas/contract.schema.json",
-            "write it with: statepack describe MODEL", 3
-        ),
-        (
-            .contractFunctionMissing, "contractFunctionMissing",
-            "the contract declares a function that the program does not have",
-            "export the function, or take it out of the contract", 1
-        ),
-        (
-            .contractFunctionExtra, "contractFunctionExtra",
-            "the program has a function that the contract does not declare",
-            "add it to the contract: statepack describe MODEL prints one", 1
-        ),
-        (
-            .contractEntryMissing, "contractEntryMissing",
-            "the contract declares an input, state or output that the function does not have",
-            "rename it in the exporter, or take it out of the contract", 1
-        ),
-        (
-            .contractEntryExtra, "contractEntryExtra",
-            "the function has an input, state or output that the contract does not declare",
-            "add it to the contract, or do not export it", 1
-        ),
-        (
-            .contractOrder, "contractOrder",
-            "inputs, states or outputs come in another order than the contract's",
-            "callers may bind by position: keep the contract's order in the exporter", 1
-        ),
-        (
-            .contractScalarType, "contractScalarType",
-            "an input, state or output has another scalar type than the contract says",
-            "cast in the model, or change the contract and the callers together", 1
-        ),
-        (
-            .contractShape, "contractShape",
-            "an input, state or output has another shape than the contract says",
-            "change the model, or the contract and the callers together", 1
-        ),
-        (
-            .contractSymbol, "contractSymbol",
-            "a symbol of the shapes is missing or has other bounds than the contract says",
-            "give the Dim of the exporter the bounds of the contract, or change the contract", 1
-        ),
-        (
-            .contractRenamed, "contractRenamed",
-            "a function, input, state or output has another name than the contract says",
-            "keep the name in the exporter, or change the contract and the callers together", 1
-        ),
-        (
-            .replayOutput, "replayOutput",
-            "an output of the replayed recording is outside the stored tolerance",
-            "convert again; when that does not help, report the model", 1
-        ),
-        (
-            .replayState, "replayState",
-            "a state of the replayed recording is outside the stored tolerance, or not bit-exact where the step only moves data",
-            "convert again; when that does not help, report the model", 1
-        ),
-        (
-            .replayUntouched, "replayUntouched",
-            "the replay changed elements of a state that the recorded step left alone",
-            "report the model: an in-place write reaches too far", 1
-        ),
-        (
-            .replayReset, "replayReset",
-            "a sequence that starts again from the initial values gives other bytes than the first time",
-            "report the model: something outlives a reset of the states", 1
-        ),
-        (
-            .replayRefused, "replayRefused",
-            "the runtime refused a step of the recording",
-            "the diagnostic that follows is the runtime's own", 1
-        ),
-        (
-            .recordingAbsent, "recordingAbsent",
-            "the file carries no recording, so that nothing could be replayed",
-            "export again without leaving the recording out", 1
-        ),
-        (
-            .recordingMismatch, "recordingMismatch",
-            "the recording does not fit the program it travels with",
-            "export again", 3
-        ),
-        (
-            .contractAbsent, "contractAbsent",
-            "a model lies in its folder without a contract",
-            "write one with statepack describe, and commit it", 1
-        ),
-        (
-            .bundleStale, "bundleStale",
-            "a bundle was made from another exported program than the one beside it",
-            "convert the exported program again", 1
-        ),
-        (
-            .contractSourceUnclear, "contractSourceUnclear",
-            "a contract is to be written, but there is no model beside it, or more than one",
-            "write it with statepack describe MODEL -o CONTRACT", 2
-        ),
-        (
-            .unwritableOutput, "unwritableOutput",
-            "an output could not be written",
-            "check the folder, its permissions and the space that is left", 5
-        ),
-        (
-            .outputIsInput, "outputIsInput",
-            "an output would overwrite a file that the command reads",
-            "choose another path", 2
-        ),
-        (
-            .runInputMissing, "runInputMissing",
-            "the inputs file has no tensor for an input of the function at some step",
-            "name tensors INPUT for all steps or INPUT.STEP for one", 1
-        ),
-        (
-            .runInputUnused, "runInputUnused",
-            "the inputs file has a tensor that no step uses",
-            "name tensors INPUT for all steps or INPUT.STEP for one", 1
-        ),
-        (
-            .runFunctionUnknown, "runFunctionUnknown",
-            "the bundle has no function of that name",
-            "statepack inspect lists the functions", 1
-        ),
-        (
-            .runStateUnknown, "runStateUnknown",
-            "the states file has a tensor that is no state of the function, or has another type or shape",
-            "statepack inspect lists the states", 1
-        ),
-        (
-            .memoryBudgetExceeded, "memoryBudgetExceeded",
-            "weights, scratch memory and the states of the sessions do not fit into the memory budget",
-            "use fewer sessions or runs at a time, smaller states or bounds, or raise the budget", 1
-        ),
-        (
-            .stepCopiesExceeded, "stepCopiesExceeded",
-            "a step copies more bytes than the limit",
-            "change the update that the message names, or raise the limit", 1
-        ),
-        (
-            .replayInterleaved, "replayInterleaved",
-            "a sequence gives other bytes when another one runs in turns with it",
-            "report the model: something is shared between two sequences", 1
-        ),
-        (
-            .replayOrder, "replayOrder",
-            "a replay gives other bytes when the replays run in reverse order",
-            "report the model: something is kept from one sequence to the next", 1
-        ),
-        (
-            .stateNeverRead, "stateNeverRead",
-            "no function reads a state",
-            "take it out of the module, or return what depends on it", 1
-        ),
-        (
-            .stateNeverWritten, "stateNeverWritten",
-            "no function writes a state",
-            "keep it as a constant: register it as a buffer that nothing writes and leave it out of the states", 1
-        ),
-        (
-            .stateNotRecorded, "stateNotRecorded",
-            "a function writes a state, but no step of the recording changes it",
-            "pass recording_inputs with a step that changes it", 1
-        ),
-        (
-            .inputUnused, "inputUnused",
-            "nothing reads an input of a function",
-            "take it out of forward(), or use it", 1
-        ),
-        (
-            .outputIsState, "outputIsState",
-            "an output is a whole state, which each step copies for it",
-            "return what is computed from the state; callers read the state itself", 1
-        ),
-        (
-            .boundNotRecorded, "boundNotRecorded",
-            "no step of the recording runs at the smallest, or at the largest, size that a symbol may have",
-            "pass recording_inputs with a step of that size, or give the Dim the bounds that are used", 1
-        ),
-        (
-            .weightNotFinite, "weightNotFinite",
-            "a weight has a NaN or an infinity",
-            "repair the checkpoint; a mask can use torch.finfo(dtype).min", 1
-        ),
-        (
-            .float64Left, "float64Left",
-            "a value of a function is computed or stored in float64",
-            "cast it in the model: x.float()", 1
-        ),
-        (
-            .contextUndeclared, "contextUndeclared",
-            "an input says which rows of a state are written, but the function declares no context",
-            "export with context=statepack.Context(positions=..., axes=...)", 1
-        ),
-        (
-            .toolsNotInstalled, "toolsNotInstalled",
-            "the Python package is installed without the program behind the command `statepack`, or with one for another machine",
-            "install the wheel of this machine, or install from a clone where Swift is", 2
-        ),
-        (
-            .contractContext, "contractContext",
-            "the context rules of a function are not those of the contract",
-            "declare the same rules in the exporter, or change the contract and the callers together", 1
-        ),
-        (
-            .contractInitialValue, "contractInitialValue",
-            "a state starts from other values than the contract says",
-            "export a fresh module, or change the contract; no caller has to change", 1
-        ),
-        (
-            .contractWrittenBy, "contractWrittenBy",
-            "other operators write a state than the contract says",
-            "change the contract when that is meant; callers change only where one side is `none`", 1
-        ),
-        (
-            .weightsChanged, "weightsChanged",
-            "two versions of a model have other weights",
-            "nothing, when that is meant; no caller has to change", 1
-        ),
-        (
-            .graphChanged, "graphChanged",
-            "a function computes in another way than in the other version of the model",
-            "nothing, when that is meant; no caller has to change", 1
-        ),
-        (
-            .programChanged, "programChanged",
-            "two versions of a model were made from different programs",
-            "compare two files of one kind to learn what changed", 1
-        ),
-        (
-            .internalError, "internalError",
-            "a fault of this tool",
-            "report it with the command line and the file", 70
-        ),
-    ]
+    /// Every code with its name, cause, example, remedy and exit code, in order of code.
+    package static let table:
+        [(code: Diagnostic.Code, name: String, cause: String, example: String, remedy: String, exit: Int32)] = [
+            (
+                .exportMismatch, "exportMismatch",
+                "the exported program gives other values than the module in eager PyTorch",
+                #"""
+                error[E0001]: output `output` of the exported program differs from eager PyTorch
+                  --> function `main`, step 2
+                  expected: 9.268111228942871 within 9.11e-06 in eager PyTorch
+                  found:    3.0893704891204834 at element 3; 4 of 4 elements differ
+                  hint:     look for Python state in the module: counters, flags or tensors that forward() sets on self
+                """#,
+                "report the module: the difference names the output or state, the step and the largest error",
+                1
+            ),
+            (
+                .mutatedConstant, "mutatedConstant",
+                "a tensor that is neither a registered buffer nor an input is written",
+                #"""
+                error[E0002]: `cache` is written by forward(), but it is not a registered buffer
+                  --> function `main`, PlainAttribute (model.py:12)
+                  expected: a registered buffer or an argument of forward()
+                  found:    a tensor attribute that torch.export lifted as a constant
+                  hint:     register it: self.register_buffer('cache', tensor, persistent=False)
+                """#,
+                "register it: self.register_buffer(name, tensor, persistent=False)",
+                1
+            ),
+            (
+                .mutatedParameter, "mutatedParameter",
+                "a parameter is written by forward()",
+                #"""
+                error[E0003]: parameter `weight` is written by forward()
+                  --> function `main`, MutatedParameter (model.py:12)
+                  hint:     make it a buffer: self.register_buffer('weight', tensor)
+                """#,
+                "make it a buffer: self.register_buffer(name, tensor)",
+                1
+            ),
+            (
+                .sharedStorage, "sharedStorage",
+                "two of a module's tensors share storage and one of them is written",
+                #"""
+                error[E0004]: `x` and `cache` share storage, and the module writes it
+                  --> function `main`
+                  expected: one tensor for each buffer and input
+                  found:    one storage behind x, cache
+                  hint:     give each its own tensor (clone()), or register one and index it
+                """#,
+                "give each its own tensor (clone()), or keep one and index it",
+                1
+            ),
+            (
+                .mutationLost, "mutationLost",
+                "forward() assigns a buffer, but the exported program does not write it",
+                #"""
+                error[E0005]: buffer `total` is changed by forward(), but not by the exported program
+                  --> Sneaky
+                  expected: a buffer mutation in the export's signature
+                  found:    another value after one call of the module
+                  hint:     export with strict=False, or write in place: self.total.copy_(value)
+                """#,
+                "export with strict=False, or write in place: self.name.copy_(value)",
+                1
+            ),
+            (
+                .stateTypeChanged, "stateTypeChanged",
+                "a state's update has another scalar type or shape than the state",
+                #"""
+                error[E0006]: the update of state `rows` changes its shape
+                  --> function `main`, Grows (model.py:12)
+                  expected: float32[0, 4]
+                  found:    float32[1, 4]
+                  hint:     keep one capacity and write rows into it
+                """#,
+                "convert the new value to the state's type before it is stored",
+                1
+            ),
+            (
+                .stateNameTaken, "stateNameTaken",
+                "a state has the name of an input or output",
+                #"""
+                error[E0007]: state `x` has the name of an input
+                  --> function `main`
+                  expected: a name other than the inputs' x
+                  found:    x, for buffer a
+                  hint:     name it: state_names={'a': 'xState'}
+                """#,
+                "give the state another name in state_names",
+                1
+            ),
+            (
+                .nameCountMismatch, "nameCountMismatch",
+                "the number of names given is not the number of inputs, states or outputs",
+                #"""
+                error[E0008]: 2 input_names for 1 inputs
+                  --> function `main`
+                  expected: 1: x
+                  found:    2: a, b
+                  hint:     give one name for each input, in this order
+                """#,
+                "give one name for each, in the order of the printed table",
+                1
+            ),
+            (
+                .duplicateName, "duplicateName",
+                "a name is given twice",
+                #"""
+                error[E0009]: state name `cache` is given twice
+                  --> function `main`
+                  expected: 2 different names
+                  found:    cache, cache
+                """#,
+                "names of inputs, outputs, states and functions are unique",
+                1
+            ),
+            (
+                .unknownBuffer, "unknownBuffer",
+                "a key of state_names is no written buffer or input of the module",
+                #"""
+                error[E0010]: state_names has a key `model.b` that is no state of the module
+                  --> function `main`
+                  expected: a, b
+                  found:    model.b
+                  hint:     use the qualified buffer name, as in module.named_buffers()
+                """#,
+                "use the qualified buffer names of the printed table",
+                1
+            ),
+            (
+                .trainingMode, "trainingMode",
+                "a layer in training mode updates its statistics",
+                #"""
+                error[E0011]: training mode makes 3 buffers of torch's own layers states: `norm.running_mean`, `norm.running_var`, `norm.num_batches_tracked`
+                  --> function `main`
+                  expected: module.eval()
+                  found:    BatchNorm1d in training mode
+                  hint:     call module.eval() before exporting
+                """#,
+                "call module.eval() before exporting",
+                1
+            ),
+            (
+                .dirtyInitialState, "dirtyInitialState",
+                "a state was written before it was exported",
+                #"""
+                error[E0012]: state `total` was written before it was exported, so its initial value may not be the intended one
+                  --> function `main`
+                  expected: a buffer as it was registered, which nothing has run on
+                  found:    2 in-place writes since the tensor was created
+                  hint:     export a fresh module, or pass initial_state="current" to keep the present values on purpose
+                """#,
+                "export a fresh module, or pass initial_state=\"current\" to keep the present values on purpose",
+                1
+            ),
+            (
+                .unsupportedOperator, "unsupportedOperator",
+                "the program uses operators that are not supported",
+                #"""
+                error[E0013]: operator `aten.atan2.default` is not supported (1 use)
+                  --> function `main`
+                  expected: an operator of schemas/ops.json
+                  found:    Unsupported (model.py:12)
+                  hint:     rewrite these lines with supported operators
+                """#,
+                "rewrite the lines named; schemas/ops.json lists what is supported",
+                4
+            ),
+            (
+                .unsupportedTensorType, "unsupportedTensorType",
+                "a tensor has a scalar type or rank that is not supported",
+                #"""
+                error[E0014]: state `total` has a type that is not supported
+                  --> function `main`
+                  expected: float32, int32, int64, bool, strided, at most 8 axes
+                  found:    float32[1, 1, 1, 1, 1, 1, 1, 1, 1]
+                """#,
+                "use float32, int32, int64 or bool, and at most eight axes",
+                4
+            ),
+            (
+                .frozenInput, "frozenInput",
+                "an argument of forward() is not a tensor, so its value would be frozen",
+                #"""
+                error[E0015]: argument `write` of forward() is not a tensor, so its value would be frozen
+                  --> function `main`
+                  expected: a tensor
+                  found:    False
+                  hint:     fix the value in a wrapper module, or pass a tensor
+                """#,
+                "fix the value in a wrapper module, or pass a tensor",
+                1
+            ),
+            (
+                .dataDependentSize, "dataDependentSize",
+                "a size depends on the values of a tensor",
+                #"""
+                error[E0016]: a size depends on the values of a tensor
+                  --> function `main`, DataDependent (model.py:12)
+                  expected: sizes known from the inputs' shapes
+                  found:    u0
+                  hint:     index with a one-dimensional tensor (position[None]), or use a fixed size and torch.where
+                """#,
+                "use a fixed size and a mask, for instance torch.where",
+                1
+            ),
+            (
+                .invalidName, "invalidName",
+                "a name is empty, too long or has control characters",
+                #"""
+                error[E0017]: state name '' cannot be used
+                  --> function `main`
+                  expected: 1 to 1024 bytes of visible characters
+                  found:    empty
+                """#,
+                "use up to 1024 bytes of visible characters",
+                1
+            ),
+            (
+                .exampleSizeTooSmall, "exampleSizeTooSmall",
+                "a dynamic size has an example of 0 or 1, for which torch.export specialises",
+                #"""
+                error[E0018]: dynamic size `query` (axis 0 of `x`) has an example of 0
+                  --> function `main`
+                  expected: an example of at least 2
+                  found:    [0, 4]
+                  hint:     trace with a longer example; the exported program accepts 1 as well when min=1
+                """#,
+                "trace with an example of at least 2; the exported program accepts 1 as well",
+                1
+            ),
+            (
+                .torchExportFailed, "torchExportFailed",
+                "torch.export cannot trace the module",
+                #"""
+                error[E0019]: torch cannot decompose the exported program
+                  --> function `main`
+                  found:    RuntimeError: no decomposition
+                            for this
+                """#,
+                "the message is torch's own",
+                1
+            ),
+            (
+                .replayFailed, "replayFailed",
+                "the module or the exported program fails on the recording's inputs",
+                #"""
+                error[E0020]: the module fails on the recording's inputs
+                  --> function `main`, step 1
+                  expected: values
+                  found:    IndexError: index out of range in self
+                  hint:     pass recording_inputs with one tuple of arguments per step
+                """#,
+                "pass recording_inputs with one tuple of arguments per step",
+                1
+            ),
+            (
+                .unsupportedSize, "unsupportedSize",
+                "a size is not built from +, -, *, //, %, max and min",
+                #"""
+                error[E0021]: dynamic size `size0` is the length of no axis by itself
+                  --> function `main`
+                  expected: an input with an axis of exactly this size
+                  found:    expressions of it only, such as 2 * size
+                  hint:     give the axis a Dim of its own, or pass another input that has this size
+                """#,
+                "simplify the shape arithmetic on the line named",
+                4
+            ),
+            (
+                .stateConflict, "stateConflict",
+                "functions that share a state disagree about its type or initial value",
+                #"""
+                error[E0022]: functions `small` and `large` disagree about state `total`
+                  --> function `large`
+                  expected: float32[4]
+                  found:    float32[1, 4]
+                  hint:     export both from one module, or give the states different names
+                """#,
+                "export them from the same module, or give the states different names",
+                1
+            ),
+            (
+                .recordingTooLarge, "recordingTooLarge",
+                "the inputs of the recording do not fit into 4 MB",
+                #"""
+                error[E0023]: the inputs of the recording are too large
+                  --> recording
+                  expected: at most 3145728 bytes in all steps
+                  found:    6291456 bytes in 3 steps
+                  hint:     pass smaller recording_inputs, at least three tuples of arguments
+                """#,
+                "pass smaller recording_inputs",
+                1
+            ),
+            (
+                .outputNotTensor, "outputNotTensor",
+                "forward() returns something that is not a tensor",
+                #"""
+                error[E0024]: output 1 of forward() is not a tensor
+                  --> function `main`
+                  expected: a tensor, or None for no output
+                  found:    7
+                """#,
+                "return tensors, or None for no output",
+                1
+            ),
+            (
+                .outputNotWritten, "outputNotWritten",
+                "the file cannot be written",
+                #"""
+                error[E0025]: `folder` cannot be written
+                  --> FOLDER/folder
+                  found:    Is a directory
+                  hint:     check the folder, its permissions and the space left
+                """#,
+                "check the folder, its permissions and the space left",
+                5
+            ),
+            (
+                .unusableBuild, "unusableBuild",
+                "the module:function given to the command does not build an export",
+                #"""
+                error[E0026]: `seven.py:build` does not build an export
+                  expected: a statepack.ExportRequest
+                  found:    int
+                  hint:     `build` is called without arguments and returns a statepack.ExportRequest (the arguments of
+                            statepack.export), or what statepack.export or TorchConverter.to_program returned.
+                """#,
+                "return a statepack.ExportRequest from it",
+                2
+            ),
+            (
+                .missingPackage, "missingPackage",
+                "a package that exporting needs is not installed",
+                #"""
+                error[E0027]: exporting needs the package `torch`
+                """#,
+                "install this package with its extra: pip install '.[export]'",
+                2
+            ),
+            (
+                .contextMismatch, "contextMismatch",
+                "the declared context does not fit the function: its positions, a state or an axis",
+                #"""
+                error[E0028]: context names no state
+                  --> function `main`
+                  expected: a mapping from state name to axis
+                  found:    ['keyCache']
+                  hint:     leave context out when no input carries positions
+                """#,
+                "name an int32 or int64 input, states that it indexes, and the axis that it indexes",
+                1
+            ),
+            (
+                .invalidExportArgument, "invalidExportArgument",
+                "an argument of the exporter has another type or value than it can have",
+                #"""
+                error[E0029]: state_names is no list of names
+                  --> function `main`
+                  expected: a list or tuple of names, or a mapping
+                  found:    'ab'
+                  hint:     state_names=['ab']
+                """#,
+                "the message names the argument and what it takes",
+                2
+            ),
+            (
+                .unreadableFile, "unreadableFile",
+                "the file cannot be opened or read",
+                #"""
+                error[E0101]: the file cannot be mapped
+                  --> /sys/kernel/profiling
+                  found:    No such device
+                """#,
+                "check the path and its permissions",
+                3
+            ),
+            (
+                .fileNotFound, "fileNotFound",
+                "there is no file at the path",
+                #"""
+                error[E0102]: there is no such file
+                  --> missing.pb
+                """#,
+                "check the path; a program's weights lie in the same folder",
+                3
+            ),
+            (
+                .notAFile, "notAFile",
+                "the path is a directory or a device",
+                #"""
+                error[E0103]: the path is a directory
+                  --> FOLDER
+                  found:    a directory
+                """#,
+                "pass the file itself",
+                3
+            ),
+            (
+                .permissionDenied, "permissionDenied",
+                "the file may not be read by this user",
+                #"""
+                error[E0104]: the file may not be read
+                  --> exported.pb
+                """#,
+                "change the permissions of the file or of the folders above it",
+                3
+            ),
+            (
+                .emptyFile, "emptyFile",
+                "the file has no bytes",
+                #"""
+                error[E0105]: the file is empty
+                  --> empty.pb
+                  found:    0 bytes
+                """#,
+                "copy the file again or export the module again",
+                3
+            ),
+            (
+                .notAnExportedProgram, "notAnExportedProgram",
+                "the file does not start as an exported program does",
+                #"""
+                error[E0106]: the file does not start as an exported program
+                  --> model.pt2
+                  expected: byte 09 at offset 0
+                  found:    50
+                """#,
+                "pass the exported.pb that statepack's exporter wrote",
+                3
+            ),
+            (
+                .truncatedFile, "truncatedFile",
+                "the file's length is not the one that it declares",
+                #"""
+                error[E0107]: the header is longer than the file
+                  --> w.safetensors
+                  expected: 58 bytes or more
+                  found:    10 bytes
+                """#,
+                "copy the file again or export the module again",
+                3
+            ),
+            (
+                .digestMismatch, "digestMismatch",
+                "the file's content does not have the digest stored in it",
+                #"""
+                error[E0108]: the file's content does not have its declared digest
+                  --> exported.pb
+                  expected: 22c3930b7ed6926c
+                  found:    22c3930b7ed6926d
+                """#,
+                "copy the file again or export the module again",
+                3
+            ),
+            (
+                .newerProgramFormat, "newerProgramFormat",
+                "the program has a newer major version than this reader knows",
+                #"""
+                error[E0109]: the program has a newer format than this reader
+                  --> exported.pb
+                  expected: version 1
+                  found:    version 2
+                """#,
+                "update statepack, or export with the version that reads it",
+                4
+            ),
+            (
+                .malformedProgram, "malformedProgram",
+                "the file is not the wire format of program.proto, or a field has a value that the format does not allow",
+                #"""
+                error[E0110]: an unknown source of a state
+                  --> exported.pb, state `cache`
+                  expected: 1 or 2
+                  found:    3
+                """#,
+                "export the module again",
+                3
+            ),
+            (
+                .programLimitExceeded, "programLimitExceeded",
+                "the program exceeds a limit of the format",
+                #"""
+                error[E0111]: the program is too large
+                  --> exported.pb
+                  expected: at most 268435456 bytes
+                  found:    268435474 bytes
+                """#,
+                "schemas/README.md has the limits; an exporter never writes such a file",
+                3
+            ),
+            (
+                .invalidReference, "invalidReference",
+                "an index in the program is out of range",
+                #"""
+                error[E0112]: a constant is not a stored tensor
+                  --> function `main`
+                  expected: 0..<1
+                  found:    1
+                """#,
+                "export the module again",
+                3
+            ),
+            (
+                .invalidSize, "invalidSize",
+                "a size in the program is not an expression of its symbols, or its bounds are not possible",
+                #"""
+                error[E0113]: the bounds of a symbol are not possible
+                  --> exported.pb, symbol `query`
+                  expected: 0 <= min <= max
+                  found:    3...2
+                """#,
+                "export the module again",
+                3
+            ),
+            (
+                .invalidProgramName, "invalidProgramName",
+                "a name in the program is empty, too long or has a character that names may not have",
+                #"""
+                error[E0114]: a name is too long
+                  --> exported.pb, state 0
+                  expected: at most 1024 bytes
+                  found:    1026
+                """#,
+                "choose another name at export",
+                3
+            ),
+            (
+                .duplicateProgramName, "duplicateProgramName",
+                "two things of one kind have the same name",
+                #"""
+                error[E0115]: two inputs have one name
+                  --> exported.pb, function `main`
+                  found:    `rows`
+                """#,
+                "choose another name at export",
+                3
+            ),
+            (
+                .invalidTensor, "invalidTensor",
+                "a stored tensor's bytes do not fit its scalar type and shape",
+                #"""
+                error[E0116]: a tensor has too many axes
+                  --> exported.pb, tensor `scale`
+                  expected: at most 8
+                  found:    9
+                """#,
+                "export the module again",
+                3
+            ),
+            (
+                .malformedRecording, "malformedRecording",
+                "the recording is not one of this program",
+                #"""
+                error[E0117]: the bytes do not fit the runs
+                  --> exported.pb, recording, replay 0, step 0, state `cache`
+                  expected: whole elements, 4 of them
+                  found:    15 bytes
+                """#,
+                "export the module again",
+                3
+            ),
+            (
+                .malformedWeights, "malformedWeights",
+                "the weights file is not a safetensors file in the strict form",
+                #"""
+                error[E0118]: the header is too long
+                  --> w.safetensors
+                  expected: at most 100000000 bytes
+                  found:    1099511627776 bytes
+                """#,
+                "save the weights again; nothing but the exporter may write this file",
+                3
+            ),
+            (
+                .weightsMismatch, "weightsMismatch",
+                "the weights file is not the one that the program was exported with",
+                #"""
+                error[E0119]: tensor `scale` differs between program and weights file
+                  --> w.safetensors
+                  expected: float32[4]
+                  found:    float32[2, 2]
+                """#,
+                "keep exported.pb and its safetensors file together, both from one export",
+                3
+            ),
+            (
+                .unknownOperator, "unknownOperator",
+                "the program uses operators that Statepack does not have",
+                #"""
+                error[E0120]: operator `aten.fft_fft.default` is not supported, used once
+                  --> function `main`, layers.1 (model.py:3)
+                  hint:     express it with the operators of schemas/ops.json
+                """#,
+                "express the computation with the operators of schemas/ops.json, at the named source lines",
+                4
+            ),
+            (
+                .unsupportedArgument, "unsupportedArgument",
+                "an operator is used in a form that Statepack does not support",
+                #"""
+                error[E0121]: `aten.mul.Scalar`: a number does not fit int32
+                  --> function `main`, layer (model.py:3)
+                  expected: int32
+                  found:    4294967296
+                """#,
+                "rewrite the call at the named source line",
+                4
+            ),
+            (
+                .unsupportedScalarType, "unsupportedScalarType",
+                "the program computes with a scalar type that no kernel has",
+                #"""
+                error[E0122]: `aten.mul.Scalar`: no kernel computes with float64
+                  --> function `main`, layer (model.py:3)
+                  expected: float32, int32, int64, bool
+                  found:    float64
+                """#,
+                "convert the module to float32 before exporting it",
+                4
+            ),
+            (
+                .invalidContext, "invalidContext",
+                "the context rules of a function do not fit its inputs and states",
+                #"""
+                error[E0123]: the context names no state
+                  --> x, function `main`, context
+                  expected: one state or more
+                  found:    none
+                """#,
+                "export the module again; a positions input is int32 or int64 and each axis is one of a state that the function uses",
+                3
+            ),
+            (
+                .typeMismatch, "typeMismatch",
+                "an operator's result has another scalar type or shape than its rule derives",
+                #"""
+                error[E0201]: `mul` has another number of results
+                  --> function `main`, node 0 `mul`, layer (model.py:3)
+                  expected: 1
+                  found:    2
+                """#,
+                "export the module again; a file written by statepack never has this fault",
+                3
+            ),
+            (
+                .invalidOperands, "invalidOperands",
+                "an operator is applied to scalar types or shapes that it does not accept",
+                #"""
+                error[E0202]: operand `b` has the wrong scalar type
+                  --> function `main`, node 0 `mul`, layer (model.py:3)
+                  expected: float32
+                  found:    int64
+                """#,
+                "export the module again; a file written by statepack never has this fault",
+                3
+            ),
+            (
+                .invalidArgument, "invalidArgument",
+                "an argument of an operator is missing, unknown, or of the wrong kind",
+                #"""
+                error[E0203]: argument `b` has the wrong kind
+                  --> function `main`, node 0 `mul`, layer (model.py:3)
+                  expected: a tensor
+                  found:    a size
+                """#,
+                "export the module again with this version",
+                3
+            ),
+            (
+                .undefinedValue, "undefinedValue",
+                "a value is used before it is defined",
+                #"""
+                error[E0204]: value %4 is used before it is defined
+                  --> function `main`, output `scaled`
+                """#,
+                "export the module again",
+                3
+            ),
+            (
+                .redefinedValue, "redefinedValue",
+                "a value is defined twice",
+                #"""
+                error[E0205]: value %0 is defined twice
+                  --> function `main`, node 0 `mul`, layer (model.py:3)
+                """#,
+                "export the module again",
+                3
+            ),
+            (
+                .stateTypeMismatch, "stateTypeMismatch",
+                "a state does not have its declared scalar type and shape where a function starts or ends",
+                #"""
+                error[E0206]: the state has another type where the function ends
+                  --> function `main`, state `cache`
+                  expected: float32[8, 4]
+                  found:    float32[query, 4]
+                """#,
+                "give the update the scalar type and shape of the state",
+                3
+            ),
+            (
+                .operatorNotAllowed, "operatorNotAllowed",
+                "an operator may not occur at this stage of the compiler",
+                #"""
+                error[E0207]: `aten.mul.Tensor` may not occur after DecomposeOps
+                  --> function `main`, node 0 `aten.mul.Tensor`, layer (model.py:3)
+                """#,
+                "report it with the file; this is a fault of the compiler",
+                70
+            ),
+            (
+                .invalidInPlace, "invalidInPlace",
+                "an in-place operator does not write into a state",
+                #"""
+                error[E0208]: `mul` may not be in place
+                  --> function `main`, node 0 `mul`, layer (model.py:3)
+                """#,
+                "report it with the file; this is a fault of the compiler",
+                70
+            ),
+            (
+                .invalidProgram, "invalidProgram",
+                "a compiler pass made an invalid program",
+                #"""
+                error[E0209]: DecomposeOps made an invalid program
+                  hint:     report this with the file
+                """#,
+                "report it with the file; this is a fault of the compiler",
+                70
+            ),
+            (
+                .stateNamesMismatch, "stateNamesMismatch",
+                "the names given for the states do not fit the program's states",
+                #"""
+                error[E0301]: the name for `layers.key` starts or ends with a space
+                  --> --state-names keys ,features
+                  expected: layers.key = any name
+                            layers.value = any name
+                  found:    layers.key = keys
+                            layers.value = features
+                  hint:     write `a,b`, not `a, b`
+                """#,
+                "give one name per state in the order of the printed table, or pairs buffer=name",
+                1
+            ),
+            (
+                .stateNotInPlace, "stateNotInPlace",
+                "a state is copied in each step although in place was required",
+                #"""
+                error[E0302]: state `window` is not updated in place
+                  --> function `main`
+                  expected: in place
+                  found:    copies 128 bytes per step because the whole value is computed anew by `cat`
+                  hint:     convert without --require-in-place to accept the copy
+                """#,
+                "change the update as the reason says, or convert without --require-in-place",
+                1
+            ),
+            (
+                .stateUpdateChangesType, "stateUpdateChangesType",
+                "the update of a state gives it another scalar type or shape",
+                #"""
+                error[E0303]: the update of state `count` changes its type or shape
+                  --> function `main`
+                  expected: int64[4]
+                  found:    float32[4]
+                  hint:     convert the new value to the buffer's type and shape before assigning it
+                """#,
+                "convert the new value to the type and shape of the buffer before assigning it",
+                1
+            ),
+            (
+                .unsupportedPlan, "unsupportedPlan",
+                "the program cannot be planned",
+                #"""
+                error[E0401]: a reshape cannot be proved to keep the number of elements
+                  --> function `main`
+                  expected: float32[4]
+                  found:    float32[5]
+                """#,
+                "the message names the operator and its source line",
+                4
+            ),
+            (
+                .symbolWithoutSource, "symbolWithoutSource",
+                "a size that the program leaves open is the length of no input axis",
+                #"""
+                error[E0402]: no input says how long `n` is
+                  --> function `main`
+                  expected: an input with `n` as the length of an axis
+                  found:    x [2*n, m]
+                  hint:     pass the tensor that has this axis as an input of the function
+                """#,
+                "give the function an input with that length as an axis of its own",
+                4
+            ),
+            (
+                .notABundle, "notABundle",
+                "the file does not start with the bundle magic",
+                #"""
+                error[E0501]: the file is not a bundle
+                  --> x, offset 0
+                  expected: magic 8953504b0d0a1a0a
+                  found:    8a53504b0d0a1a0a
+                  hint:     pass the *.statepack file that convert wrote
+                """#,
+                "pass the *.statepack file that convert wrote",
+                3
+            ),
+            (
+                .bundleNotFound, "bundleNotFound",
+                "there is no file at the path of the bundle",
+                #"""
+                error[E0502]: there is no such bundle
+                  --> missing.statepack
+                  hint:     check the path
+                """#,
+                "check the path",
+                3
+            ),
+            (
+                .bundleIsNotAFile, "bundleIsNotAFile",
+                "the path of the bundle is a directory or a device",
+                #"""
+                error[E0503]: the bundle is a directory
+                  --> FOLDER
+                  expected: a *.statepack file
+                  found:    a directory
+                """#,
+                "pass the *.statepack file itself",
+                3
+            ),
+            (
+                .bundleNotPermitted, "bundleNotPermitted",
+                "the bundle may not be read by this user",
+                #"""
+                error[E0504]: the bundle may not be read by this user
+                  --> secret.statepack
+                  hint:     change the permissions of the file or of the folders above it
+                """#,
+                "change the permissions of the file or of the folders above it",
+                3
+            ),
+            (
+                .bundleUnreadable, "bundleUnreadable",
+                "the operating system could not read or map the bundle",
+                #"""
+                error[E0505]: the bundle cannot be read: File name too long
+                  --> NAME-OF-300-LETTERS
+                """#,
+                "the message has the system's reason",
+                3
+            ),
+            (
+                .bundleEmpty, "bundleEmpty",
+                "the bundle has no bytes",
+                #"""
+                error[E0506]: the bundle is empty
+                  --> empty.statepack
+                  expected: 32 bytes or more
+                  found:    0 bytes
+                  hint:     convert again: a finished convert never leaves an empty file
+                """#,
+                "convert again: a finished convert never leaves an empty file",
+                3
+            ),
+            (
+                .bundleTruncated, "bundleTruncated",
+                "the bundle is shorter than its header says",
+                #"""
+                error[E0507]: the bundle is cut off
+                  --> x
+                  expected: 18446744073709551615 bytes
+                  found:    66479 bytes
+                  hint:     copy the file again or convert again
+                """#,
+                "copy the file again or convert again",
+                3
+            ),
+            (
+                .bundleTrailingBytes, "bundleTrailingBytes",
+                "bytes follow the end that the bundle's header declares",
+                #"""
+                error[E0508]: bytes follow the end of the bundle
+                  --> x, offset 66479
+                  expected: 66479 bytes
+                  found:    66480 bytes
+                  hint:     copy the file again; nothing may be appended to a bundle
+                """#,
+                "copy the file again; nothing may be appended to a bundle",
+                3
+            ),
+            (
+                .bundleTooNew, "bundleTooNew",
+                "the bundle has a newer major version than this reader knows",
+                #"""
+                error[E0509]: the bundle has a newer format than this version of statepack reads
+                  --> x, offset 8
+                  expected: format 1
+                  found:    format 2
+                  hint:     update statepack, or convert again with this version
+                """#,
+                "update statepack, or convert again with this version",
+                4
+            ),
+            (
+                .bundleHeaderMalformed, "bundleHeaderMalformed",
+                "a field of the bundle's header or section table has a value that the format does not allow",
+                #"""
+                error[E0510]: the major version is invalid
+                  --> x, offset 8
+                  expected: 1 or more
+                  found:    0
+                """#,
+                "copy the file again or convert again",
+                3
+            ),
+            (
+                .bundleHeaderChecksum, "bundleHeaderChecksum",
+                "the bundle's header or section table does not have the checksum stored with it",
+                #"""
+                error[E0511]: header and section table do not have their checksum
+                  --> x, offset 28
+                  expected: 9f292bbb
+                  found:    9e292bbb
+                  hint:     the file was damaged: copy it again or convert again
+                """#,
+                "copy the file again or convert again",
+                3
+            ),
+            (
+                .bundleSectionRange, "bundleSectionRange",
+                "a section of the bundle does not lie where the format puts it",
+                #"""
+                error[E0512]: the last section does not end at the end of the file
+                  --> x, offset 66478
+                  expected: 66479
+                  found:    66478
+                """#,
+                "copy the file again or convert again",
+                3
+            ),
+            (
+                .bundlePadding, "bundlePadding",
+                "a padding byte between the sections of the bundle is not zero",
+                #"""
+                error[E0513]: a byte between two tensors is not zero
+                  --> gap.statepack, section weights, offset 540
+                  expected: 0
+                  found:    1
+                """#,
+                "copy the file again or convert again",
+                3
+            ),
+            (
+                .bundleChecksum, "bundleChecksum",
+                "a section of the bundle does not have the checksum stored in the table",
+                #"""
+                error[E0514]: section program does not have the checksum in the table
+                  --> x, section program, offset 320
+                  expected: 9336a43d
+                  found:    f60bf52e
+                  hint:     the file was damaged: copy it again or convert again
+                """#,
+                "copy the file again or convert again",
+                3
+            ),
+            (
+                .bundleDigest, "bundleDigest",
+                "a section of the bundle does not have the SHA-256 stored in the table",
+                #"""
+                error[E0515]: section weights does not have the SHA-256 in the table
+                  --> x, section weights, offset 65536
+                  expected: acc7a341c82be67927714824ba5478c52973eabfb09056d2f20c73883cc4e81d
+                  found:    7b34b46c455fffcf53699ee33d2738b0fafafce80d437adefe5099c50dcc5bb5
+                  hint:     the file was damaged: copy it again or convert again
+                """#,
+                "copy the file again or convert again",
+                3
+            ),
+            (
+                .bundleProgramMalformed, "bundleProgramMalformed",
+                "the bundle's program section is not the wire format of bundle.proto",
+                #"""
+                error[E0520]: a wire type is invalid
+                  --> x, section program, offset 164
+                  expected: 0, 1, 2 or 5
+                  found:    3 in field 5
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleProgramLimit, "bundleProgramLimit",
+                "the bundle's program exceeds a limit of the format",
+                #"""
+                error[E0521]: a text is too long
+                  --> x, section program, offset 164
+                  expected: at most 1024 bytes
+                  found:    1025 bytes
+                """#,
+                "schemas/README.md has the limits; convert never writes such a file",
+                3
+            ),
+            (
+                .bundleValueUnknown, "bundleValueUnknown",
+                "a scalar type, layout or storage class in the bundle's program has an unknown number",
+                #"""
+                error[E0522]: a layout is unknown
+                  --> x, section program, offset 168
+                  expected: 0 or 1
+                  found:    2
+                """#,
+                "update statepack, or convert again with this version",
+                3
+            ),
+            (
+                .bundleName, "bundleName",
+                "a name in the bundle's program is empty, too long, used twice or has a character that names may not have",
+                #"""
+                error[E0530]: the name of a tensor has an invalid length
+                  --> x, section program, tensors
+                  expected: 1 to 1024 bytes
+                  found:    0 bytes
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleIndex, "bundleIndex",
+                "an index in the bundle's program is out of range",
+                #"""
+                error[E0531]: the initial tensor is out of range
+                  --> x, section program, state `cache`
+                  expected: 0 to 2 of 3
+                  found:    3
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleSize, "bundleSize",
+                "a size in the bundle's program is not an expression of its symbols",
+                #"""
+                error[E0532]: a length is negative
+                  --> x, section program, function `main`, value 3
+                  expected: 0 or more
+                  found:    -1
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleSymbol, "bundleSymbol",
+                "a symbol of the bundle's program has invalid bounds, or a function uses it without saying where its value comes from",
+                #"""
+                error[E0533]: the bounds of a symbol are invalid
+                  --> x, section program, symbol `query`
+                  expected: 0 <= min <= max
+                  found:    min -1, max 8
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleRank, "bundleRank",
+                "a shape in the bundle's program has more than eight axes, or strides that do not fit its shape",
+                #"""
+                error[E0534]: a tensor has an invalid shape
+                  --> x, section program, tensor `bias`
+                  expected: at most 8 axes, lengths 0 or more
+                  found:    [1, 1, 1, 1, 1, 1, 1, 1, 1]
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleTensorRange, "bundleTensorRange",
+                "a stored tensor is not aligned, overlaps another or does not lie inside the weights section",
+                #"""
+                error[E0535]: a tensor does not lie where the format puts it
+                  --> x, section program, tensor `start`
+                  expected: offset 576, length up to 256
+                  found:    offset 640, length 256
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleTensorLength, "bundleTensorLength",
+                "a stored tensor has another number of bytes than its type, shape and layout need",
+                #"""
+                error[E0536]: the length of a tensor does not fit its type, shape and layout
+                  --> x, section program, tensor `bias`
+                  expected: 16 bytes
+                  found:    20 bytes, float32[4] rowMajor
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleInitialValue, "bundleInitialValue",
+                "the initial value of a state does not fit the state",
+                #"""
+                error[E0537]: the initial tensor does not fit the state
+                  --> x, section program, state `other`
+                  expected: float32[20, 4] rowMajor
+                  found:    float32[20, 4] panel16
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleStorage, "bundleStorage",
+                "a value of the bundle's program has a storage that contradicts its use",
+                #"""
+                error[E0538]: a view does not lie inside its base
+                  --> x, section program, function `main`, value 9
+                  expected: inside [16, 4]
+                  found:    shape [4], strides [-1], offset 2
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleWrite, "bundleWrite",
+                "an instruction of the bundle's program writes an input, a weight or one value twice",
+                #"""
+                error[E0539]: an instruction writes what it may only read
+                  --> x, section program, function `main`, instruction 1
+                  expected: an output, a state or scratch memory
+                  found:    value 7, tensor(1)
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleLifetime, "bundleLifetime",
+                "scratch memory of the bundle's program is used outside its lifetime or read before it is written",
+                #"""
+                error[E0540]: the lifetime of a value is invalid
+                  --> x, section program, function `main`, value 3
+                  expected: first <= last <= 3
+                  found:    2 to 0
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleState, "bundleState",
+                "a function and the bundle's state table disagree about a state",
+                #"""
+                error[E0541]: the value of state `cache` has another type or shape
+                  --> x, section program, function `main`, state 0
+                  expected: float32[16, 4]
+                  found:    float32[17, 4]
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleContext, "bundleContext",
+                "the context rules of a function do not fit its inputs and states",
+                #"""
+                error[E0542]: the context names no state
+                  --> x, section program, function `main`, context
+                  expected: one state or more
+                  found:    none
+                """#,
+                "convert again",
+                3
+            ),
+            (
+                .bundleWriteFailed, "bundleWriteFailed",
+                "the bundle could not be written",
+                #"""
+                error[E0550]: cannot create the bundle: Permission denied
+                  --> model.statepack
+                """#,
+                "check the folder and its permissions; a former file is left as it was",
+                5
+            ),
+            (
+                .bundleDiskFull, "bundleDiskFull",
+                "there is no space left for the bundle",
+                #"""
+                error[E0551]: cannot create the bundle: no space is left
+                  --> model.statepack
+                  hint:     free space or write elsewhere; a former file is left as it was
+                """#,
+                "free space or write elsewhere; a former file is left as it was",
+                5
+            ),
+            (
+                .bundleNotEncodable, "bundleNotEncodable",
+                "the planned program does not fit the limits of the format",
+                #"""
+                error[E0552]: a size is too complicated: floordiv(query + 1, 3) + floordiv(query + 2, 3) + floordiv(query + 3, 3) + floordiv(query + 4, 3) + floordiv(query + 5, 3) + floordiv(query + 6, 3) + floordiv(query + 7, 3) + floordiv(query + 8, 3) + floordiv(query + 9, 3) + floordiv(query + 10, 3) + floordiv(query + 11, 3) + floordiv(query + 12, 3) + floordiv(query + 13, 3) + floordiv(query + 14, 3) + floordiv(query + 15, 3) + floordiv(query + 16, 3) + floordiv(query + 17, 3) + floordiv(query + 18, 3) + floordiv(query + 19, 3) + floordiv(query + 20, 3) + floordiv(query + 21, 3) + floordiv(query + 22, 3) + floordiv(query + 23, 3) + floordiv(query + 24, 3) + floordiv(query + 25, 3) + floordiv(query + 26, 3) + floordiv(query + 27, 3) + floordiv(query + 28, 3) + floordiv(query + 29, 3) + floordiv(query + 30, 3) + floordiv(query + 31, 3) + floordiv(query + 32, 3) + floordiv(query + 33, 3) + floordiv(query + 34, 3) + floordiv(query + 35, 3) + floordiv(query + 36, 3) + floordiv(query + 37, 3) + floordiv(query + 38, 3) + floordiv(query + 39, 3) + floordiv(query, 3)
+                  expected: at most 64 steps
+                  found:    237
+                """#,
+                "the message names the value and the limit",
+                4
+            ),
+            (
+                .unknownArgument, "unknownArgument",
+                "a name given to run is not declared by the function",
+                #"""
+                error[E0601]: `rowz` is not an input of this function
+                  --> function `main`, run(inputs:states:outputViews:)
+                  expected: rows, position
+                  found:    rowz
+                  hint:     did you mean `rows`?
+                """#,
+                "use the names in the function's descriptor",
+                1
+            ),
+            (
+                .missingArgument, "missingArgument",
+                "an input or a state of the function was not given",
+                #"""
+                error[E0602]: state `cache` is missing
+                  --> function `main`, run(inputs:states:outputViews:)
+                  expected: `cache`: [8, 4] float32
+                  found:    no state of that name
+                  hint:     insert every state into the views that run takes as `states:`
+                """#,
+                "give every input and a view for every state; only outputs may be left out",
+                1
+            ),
+            (
+                .wrongScalarType, "wrongScalarType",
+                "an array has another scalar type than the function declares",
+                #"""
+                error[E0603]: view for state `cache` has the wrong scalar type
+                  --> function `main`, run(inputs:states:outputViews:)
+                  expected: [8, 4] float32
+                  found:    [8, 4] float16
+                  hint:     create the array from descriptor.stateDescriptor(of: "cache")
+                """#,
+                "create the array from the function's descriptor; no type is converted silently",
+                1
+            ),
+            (
+                .wrongShape, "wrongShape",
+                "an array has another shape than the function declares",
+                #"""
+                error[E0604]: input `rows` has the wrong shape
+                  --> function `main`, run(inputs:states:outputViews:)
+                  expected: [query, 4] float32
+                  found:    [8] float32
+                  hint:     create the array from descriptor.inputDescriptor(of: "rows")
+                """#,
+                "create the array from the function's descriptor",
+                1
+            ),
+            (
+                .duplicateArgument, "duplicateArgument",
+                "one name was given twice in a call",
+                #"""
+                error[E0605]: input `step` is given twice
+                  --> function `main`, run(inputs:states:outputViews:)
+                  expected: one array
+                  found:    two arrays
+                """#,
+                "insert each name once",
+                1
+            ),
+            (
+                .sizeOutOfBounds, "sizeOutOfBounds",
+                "a dynamic size lies outside the bounds declared at export",
+                #"""
+                error[E0606]: axis 0 of input `rows` is out of bounds
+                  --> function `main`, run(inputs:states:outputViews:)
+                  expected: query in 1...8
+                  found:    9
+                """#,
+                "split the input, or export the model with other bounds",
+                1
+            ),
+            (
+                .inconsistentSizes, "inconsistentSizes",
+                "two arrays of a call disagree about one dynamic size",
+                #"""
+                error[E0607]: axis 0 of input `position` does not fit the other arguments
+                  --> function `main`, run(inputs:states:outputViews:)
+                  expected: query = 2 (query = 2 from axis 0 of input `rows`)
+                  found:    3
+                """#,
+                "give the same length wherever the descriptor shows the same size",
+                1
+            ),
+            (
+                .notContiguous, "notContiguous",
+                "a state or an output view is not row-major without padding, or not aligned to its elements",
+                #"""
+                error[E0608]: view for state `cache` is not row-major without padding
+                  --> function `main`, run(inputs:states:outputViews:)
+                  expected: strides [4, 1]
+                  found:    strides [8, 1]
+                """#,
+                "pass a whole array, or a slice of leading axes only",
+                1
+            ),
+            (
+                .overlappingViews, "overlappingViews",
+                "a state or an output view shares bytes with another argument of the call",
+                #"""
+                error[E0609]: view for state `two` shares its bytes with another argument
+                  --> function `main`, run(inputs:states:outputViews:)
+                  expected: an array of its own
+                  found:    an array that is also given under another name
+                """#,
+                "give every state and every output an array of its own",
+                1
+            ),
+            (
+                .stateInUse, "stateInUse",
+                "an array is in use by another run",
+                #"""
+                error[E0610]: input `rows` is in use by another run
+                  --> function `main`, run(inputs:states:outputViews:)
+                  expected: an array that no run is using
+                  found:    an array that another run is using
+                  hint:     await that run first, or give every sequence its own states
+                """#,
+                "await that run first, or give every sequence its own states",
+                1
+            ),
+            (
+                .indexOutOfRange, "indexOutOfRange",
+                "an index computed or given during a run is outside its axis",
+                #"""
+                error[E0611]: index 8 is out of range for axis 0 of state `cache` in `index_copy`
+                  --> function `main`, model.py:12 (layers.0)
+                  expected: 0..<8
+                  found:    8
+                  hint:     no state was changed
+                """#,
+                "all states are as they were; check positions and token numbers against the limit",
+                1
+            ),
+            (
+                .outOfMemory, "outOfMemory",
+                "there is not enough memory for a run",
+                #"""
+                error[E0613]: there is not enough memory for a run
+                  --> function `main`
+                  expected: 562949953421312 bytes for intermediate values
+                """#,
+                "use smaller dynamic sizes or fewer runs at a time",
+                1
+            ),
+            (
+                .malformedFunction, "malformedFunction",
+                "a function of the bundle cannot be prepared for these sizes",
+                #"""
+                error[E0614]: value 1 does not fit in memory
+                  --> function `main`
+                  found:    [4611686018427387904]
+                  hint:     convert the model again with this version
+                """#,
+                "convert the model again; the message names the instruction",
+                1
+            ),
+            (
+                .unknownKernel, "unknownKernel",
+                "the bundle needs a kernel that this version does not have",
+                #"""
+                error[E0615]: there is no kernel `frobnicate`
+                  --> function `main`
+                  found:    frobnicate
+                  hint:     update statepack, or convert the model again with this version
+                """#,
+                "update statepack, or convert the model with this version",
+                4
+            ),
+            (
+                .dynamicState, "dynamicState",
+                "a state with a dynamic size has no initial value of a fixed shape",
+                #"""
+                error[E0616]: state `grows` has a dynamic size
+                  --> function `main`
+                  expected: a fixed shape
+                  found:    [n, 2] float32
+                  hint:     use initialValue(ofState:shape:)
+                """#,
+                "give the shape: initialValue(ofState:shape:)",
+                1
+            ),
+            (
+                .contextFull, "contextFull",
+                "the positions of a run reach the capacity of a state",
+                #"""
+                error[E0617]: the context is full: state `keyCache` has 8 rows and position 8 is the next one
+                  --> function `main`, input `positions`
+                  expected: positions in 0..<8, the length of axis 1 of state `keyCache`
+                  found:    8
+                  hint:     start from fresh states, drop old rows, or export with a larger capacity; no state was changed
+                """#,
+                "start from fresh states, drop old rows, or export with a larger capacity; all states are as they were",
+                1
+            ),
+            (
+                .positionOutOfRange, "positionOutOfRange",
+                "a position of a run is negative, or leaves out rows beyond the capacity of a state",
+                #"""
+                error[E0618]: position -1 is outside the 8 rows of state `keyCache`
+                  --> function `main`, input `positions`
+                  expected: positions in 0..<8, the length of axis 1 of state `keyCache`
+                  found:    -1
+                  hint:     positions count from 0 and follow each other; no state was changed
+                """#,
+                "positions count from 0 and follow each other; all states are as they were",
+                1
+            ),
+            (
+                .unknownOption, "unknownOption",
+                "the command does not have that option",
+                #"""
+                error[E0702]: unknown option `--xyzzy`
+                  --> validate
+                  found:    --xyzzy
+                  hint:     see `validate --help`
+                """#,
+                "the command's --help lists its options",
+                2
+            ),
+            (
+                .unknownCommand, "unknownCommand",
+                "there is no such command",
+                #"""
+                error[E0703]: unknown command `inspekt`
+                  --> statepack
+                  expected: convert, validate, inspect, describe, diff, contract, run, help
+                  found:    inspekt
+                  hint:     did you mean `inspect`?
+                """#,
+                "statepack --help lists the commands",
+                2
+            ),
+            (
+                .missingOptionValue, "missingOptionValue",
+                "an option that takes a value stands without one",
+                #"""
+                error[E0704]: option `-o` needs a value
+                  --> convert
+                  expected: -o PATH
+                  found:    -o --require-in-place
+                  hint:     a value that starts with a dash is written `-o=VALUE`
+                """#,
+                "write --option VALUE, or --option=VALUE when the value starts with a dash",
+                2
+            ),
+            (
+                .invalidOptionValue, "invalidOptionValue",
+                "an option's value is not one that it takes",
+                #"""
+                error[E0705]: option `--format` has an invalid value
+                  --> validate
+                  expected: text, json, github
+                  found:    jsn
+                  hint:     did you mean `json`?
+                """#,
+                "the message says what is accepted",
+                2
+            ),
+            (
+                .missingOperand, "missingOperand",
+                "a required argument is missing",
+                #"""
+                error[E0706]: EXPORTED.PB is missing
+                  --> convert
+                  expected: convert EXPORTED.PB [options]
+                  hint:     see `convert --help`
+                """#,
+                "the command's --help shows the order",
+                2
+            ),
+            (
+                .unexpectedOperand, "unexpectedOperand",
+                "there are more arguments than the command takes",
+                #"""
+                error[E0707]: unexpected argument `b`
+                  --> convert
+                  expected: convert EXPORTED.PB [options]
+                  found:    b
+                """#,
+                "quote a path that has blanks; the command's --help shows the order",
+                2
+            ),
+            (
+                .repeatedOption, "repeatedOption",
+                "an option that takes one value is given twice",
+                #"""
+                error[E0708]: option `--output` is given twice
+                  --> convert
+                  expected: one value
+                  found:    x, y
+                """#,
+                "keep one of them",
+                2
+            ),
+            (
+                .conflictingOptions, "conflictingOptions",
+                "two options, or an option and a file, contradict each other",
+                #"""
+                error[E0709]: --json and --format contradict each other
+                  --> validate
+                  expected: --format json
+                  found:    --json --format text
+                  hint:     leave --json out
+                """#,
+                "the message names both",
+                2
+            ),
+            (
+                .contractMalformed, "contractMalformed",
+                "the contract is not a document of schemas/contract.schema.json",
+                #"""
+                error[E0711]: unknown key `output`
+                  --> c.json, functions[0]
+                  expected: name, inputs, states, outputs, context
+                  found:    output
+                  hint:     did you mean `outputs`?
+                """#,
+                "write it with: statepack describe MODEL",
+                3
+            ),
+            (
+                .contractFunctionMissing, "contractFunctionMissing",
+                "the contract declares a function that the program does not have",
+                #"""
+                error[E0712]: there is no function `main`
+                  --> function `main`
+                  expected: main
+                  found:    mian
+                  hint:     did you mean `mian`?
+                """#,
+                "export the function, or take it out of the contract",
+                1
+            ),
+            (
+                .contractFunctionExtra, "contractFunctionExtra",
+                "the program has a function that the contract does not declare",
+                #"""
+                error[E0713]: the function `mian` is new
+                  --> function `mian`
+                  expected: main
+                  found:    mian
+                """#,
+                "add it to the contract: statepack describe MODEL prints one",
+                1
+            ),
+            (
+                .contractEntryMissing, "contractEntryMissing",
+                "the contract declares an input, state or output that the function does not have",
+                #"""
+                error[E0714]: there is no state `keyCache`
+                  --> function `main`, state `keyCache`
+                  expected: keyCache: [2, 1, 32, 64] float32
+                  found:    keycache, valueCache
+                  hint:     did you mean `keycache`?
+                """#,
+                "rename it in the exporter, or take it out of the contract",
+                1
+            ),
+            (
+                .contractEntryExtra, "contractEntryExtra",
+                "the function has an input, state or output that the contract does not declare",
+                #"""
+                error[E0715]: the output `hidden` is new
+                  --> function `main`, output `hidden`
+                  expected: logits
+                  found:    hidden: [64] float32
+                """#,
+                "add it to the contract, or do not export it",
+                1
+            ),
+            (
+                .contractOrder, "contractOrder",
+                "inputs, states or outputs come in another order than the contract's",
+                #"""
+                error[E0716]: the states come in another order
+                  --> function `main`
+                  expected: keyCache, valueCache
+                  found:    valueCache, keyCache
+                """#,
+                "callers may bind by position: keep the contract's order in the exporter",
+                1
+            ),
+            (
+                .contractScalarType, "contractScalarType",
+                "an input, state or output has another scalar type than the contract says",
+                #"""
+                error[E0717]: the output `logits` has another scalar type
+                  --> function `main`, output `logits`
+                  expected: [1, query, 64] float32
+                  found:    [query, 64] float16
+                """#,
+                "cast in the model, or change the contract and the callers together",
+                1
+            ),
+            (
+                .contractShape, "contractShape",
+                "an input, state or output has another shape than the contract says",
+                #"""
+                error[E0718]: the state `keyCache` has another shape (breaking)
+                  --> function `main`, state `keyCache`
+                  expected: [2, 512, 64] float32
+                  found:    [2, 256, 64] float32
+                """#,
+                "change the model, or the contract and the callers together",
+                1
+            ),
+            (
+                .contractSymbol, "contractSymbol",
+                "a symbol of the shapes is missing or has other bounds than the contract says",
+                #"""
+                error[E0719]: the symbol `batch` is new
+                  --> symbol `batch`
+                  expected: query
+                  found:    batch: 1 to 4
+                """#,
+                "give the Dim of the exporter the bounds of the contract, or change the contract",
+                1
+            ),
+            (
+                .contractRenamed, "contractRenamed",
+                "a function, input, state or output has another name than the contract says",
+                #"""
+                error[E0720]: the output `scores` is called `logits` (breaking)
+                  --> function `main`, output `scores`
+                  expected: scores: [1, query, 64] float32
+                  found:    logits: [1, query, 64] float32
+                  hint:     name it `scores` with output_names in the exporter, or change the contract and the callers together
+                """#,
+                "keep the name in the exporter, or change the contract and the callers together",
+                1
+            ),
+            (
+                .replayOutput, "replayOutput",
+                "an output of the replayed recording is outside the stored tolerance",
+                #"""
+                error[E0721]: output `logits` has another type or shape than the recording
+                  --> function `main`, replay 0, step 1
+                  expected: [1, 64] float32
+                  found:    [1, 1, 64] float32
+                """#,
+                "convert again; when that does not help, report the model",
+                1
+            ),
+            (
+                .replayState, "replayState",
+                "a state of the replayed recording is outside the stored tolerance, or not bit-exact where the step only moves data",
+                #"""
+                error[E0722]: state `keyCache` differs from the recording
+                  --> function `main`, replay 0, step 0
+                  expected: 50.0 at element 3, within 1.0561703228757413e-05 + 3.9698662293783934e-06·|x|
+                  found:    0.14194120466709137; worst difference of all steps 49.85805879533291
+                """#,
+                "convert again; when that does not help, report the model",
+                1
+            ),
+            (
+                .replayUntouched, "replayUntouched",
+                "the replay changed elements of a state that the recorded step left alone",
+                #"""
+                error[E0723]: state `valueCache` changed where the step leaves it alone
+                  --> function `main`, replay 0, step 1
+                  expected: the bits from before the step
+                  found:    other bits at element 16704
+                """#,
+                "report the model: an in-place write reaches too far",
+                1
+            ),
+            (
+                .replayReset, "replayReset",
+                "a sequence that starts again from the initial values gives other bytes than the first time",
+                #"""
+                error[E0724]: output `logits` has other bytes when the sequence starts again after a reset
+                  --> replay 0, step 0
+                  expected: the bytes of the first run
+                  found:    other bytes
+                """#,
+                "report the model: something outlives a reset of the states",
+                1
+            ),
+            (
+                .replayRefused, "replayRefused",
+                "the runtime refused a step of the recording",
+                #"""
+                error[E0725]: the runtime refused a step of the recording
+                  --> function `main`, replay 0, step 1
+                """#,
+                "the diagnostic that follows is the runtime's own",
+                1
+            ),
+            (
+                .recordingAbsent, "recordingAbsent",
+                "the file carries no recording, so that nothing could be replayed",
+                #"""
+                warning[E0726]: the file carries no recording: nothing was replayed
+                """#,
+                "export again without leaving the recording out",
+                1
+            ),
+            (
+                .recordingMismatch, "recordingMismatch",
+                "the recording does not fit the program it travels with",
+                #"""
+                error[E0727]: the recording of state `keyCache` does not fit its shape
+                  --> function `main`, replay 0, step 0
+                  expected: runs within 32768 elements and 4 bytes
+                  found:    runs up to 40001 and 2560 bytes
+                """#,
+                "export again",
+                3
+            ),
+            (
+                .contractAbsent, "contractAbsent",
+                "a model lies in its folder without a contract",
+                #"""
+                error[E0728]: the model has no contract
+                  --> exported.pb
+                  expected: exported.contract.json beside it
+                  found:    no such file
+                  hint:     write one and commit it: statepack describe exported.pb -o exported.contract.json
+                """#,
+                "write one with statepack describe, and commit it",
+                1
+            ),
+            (
+                .bundleStale, "bundleStale",
+                "a bundle was made from another exported program than the one beside it",
+                #"""
+                error[E0729]: the bundle was made from another exported program
+                """#,
+                "convert the exported program again",
+                1
+            ),
+            (
+                .contractSourceUnclear, "contractSourceUnclear",
+                "a contract is to be written, but there is no model beside it, or more than one",
+                #"""
+                error[E0730]: the contract cannot be written from 0 models
+                  --> model.contract.json
+                  expected: one exported program, or one bundle, beside it
+                  found:    no model
+                  hint:     write it with: statepack describe MODEL -o model.contract.json
+                """#,
+                "write it with statepack describe MODEL -o CONTRACT",
+                2
+            ),
+            (
+                .unwritableOutput, "unwritableOutput",
+                "an output could not be written",
+                #"""
+                error[E0731]: the output cannot be written: No such file or directory
+                  --> /missing/c.contract.json
+                  hint:     create the folder /missing first
+                """#,
+                "check the folder, its permissions and the space that is left",
+                5
+            ),
+            (
+                .outputIsInput, "outputIsInput",
+                "an output would overwrite a file that the command reads",
+                #"""
+                error[E0732]: --report would overwrite a file that the command reads
+                """#,
+                "choose another path",
+                2
+            ),
+            (
+                .runInputMissing, "runInputMissing",
+                "the inputs file has no tensor for an input of the function at some step",
+                #"""
+                error[E0742]: step 0 has no tensor for the input `features`
+                  --> no --inputs
+                  expected: features or features.0
+                  found:    no file
+                  hint:     give the inputs with --inputs
+                """#,
+                "name tensors INPUT for all steps or INPUT.STEP for one",
+                1
+            ),
+            (
+                .runInputUnused, "runInputUnused",
+                "the inputs file has a tensor that no step uses",
+                #"""
+                error[E0743]: the tensor `featuers` is for no input of `main`
+                  --> /models/misspelled.safetensors
+                  expected: features or features.STEP, position_ids or position_ids.STEP
+                  found:    featuers
+                  hint:     did you mean `features`?
+                """#,
+                "name tensors INPUT for all steps or INPUT.STEP for one",
+                1
+            ),
+            (
+                .runFunctionUnknown, "runFunctionUnknown",
+                "the bundle has no function of that name",
+                #"""
+                error[E0744]: the bundle has no function `mian`
+                  --> /models/model.statepack
+                  expected: main
+                  found:    mian
+                  hint:     did you mean `main`?
+                """#,
+                "statepack inspect lists the functions",
+                1
+            ),
+            (
+                .runStateUnknown, "runStateUnknown",
+                "the states file has a tensor that is no state of the function, or has another type or shape",
+                #"""
+                error[E0745]: the function has no state `features.0`
+                  --> /models/in.safetensors
+                  expected: keyCache, valueCache
+                  found:    features.0
+                """#,
+                "statepack inspect lists the states",
+                1
+            ),
+            (
+                .memoryBudgetExceeded, "memoryBudgetExceeded",
+                "weights, scratch memory and the states of the sessions do not fit into the memory budget",
+                #"""
+                error[E0750]: state `s` has more bytes than can be counted
+                  --> state `s`
+                  expected: at most 9223372036854775807 bytes
+                """#,
+                "use fewer sessions or runs at a time, smaller states or bounds, or raise the budget",
+                1
+            ),
+            (
+                .stepCopiesExceeded, "stepCopiesExceeded",
+                "a step copies more bytes than the limit",
+                #"""
+                error[E0751]: a step of `main` copies too many bytes
+                """#,
+                "change the update that the message names, or raise the limit",
+                1
+            ),
+            (
+                .replayInterleaved, "replayInterleaved",
+                "a sequence gives other bytes when another one runs in turns with it",
+                #"""
+                error[E0752]: output `logits` has other bytes when another sequence runs in turns with this one
+                  --> replay 0, step 1
+                  expected: the bytes of the sequence alone
+                  found:    other bytes
+                """#,
+                "report the model: something is shared between two sequences",
+                1
+            ),
+            (
+                .replayOrder, "replayOrder",
+                "a replay gives other bytes when the replays run in reverse order",
+                #"""
+                error[E0753]: output `logits` has other bytes when the replays run in reverse order
+                  --> replay 0, step 0
+                  expected: the bytes of the run in their own order
+                  found:    other bytes
+                """#,
+                "report the model: something is kept from one sequence to the next",
+                1
+            ),
+            (
+                .stateNeverRead, "stateNeverRead",
+                "no function reads a state",
+                #"""
+                error[E0754]: no function reads the state `keys`
+                  --> state `keys`
+                  expected: a function that reads it
+                  found:    none
+                  hint:     take the buffer `keys` out of the module, or compute an output with it
+                """#,
+                "take it out of the module, or return what depends on it",
+                1
+            ),
+            (
+                .stateNeverWritten, "stateNeverWritten",
+                "no function writes a state",
+                #"""
+                error[E0755]: no function writes the state `bias`
+                  --> state `bias`
+                  expected: a function that writes it
+                  found:    none
+                  hint:     leave `layer.bias` out of the states: it is a constant
+                """#,
+                "keep it as a constant: register it as a buffer that nothing writes and leave it out of the states",
+                1
+            ),
+            (
+                .stateNotRecorded, "stateNotRecorded",
+                "a function writes a state, but no step of the recording changes it",
+                #"""
+                error[E0756]: no recorded step changes the state `keys`
+                  --> state `keys`
+                  expected: a step of `main` that changes it
+                  found:    2 steps without a change
+                  hint:     pass recording_inputs with such a step
+                """#,
+                "pass recording_inputs with a step that changes it",
+                1
+            ),
+            (
+                .inputUnused, "inputUnused",
+                "nothing reads an input of a function",
+                #"""
+                error[E0757]: nothing reads the input `unused`
+                  --> function `main`
+                  expected: an operator that reads it
+                  found:    none
+                  hint:     take it out of forward(), or use it
+                """#,
+                "take it out of forward(), or use it",
+                1
+            ),
+            (
+                .outputIsState, "outputIsState",
+                "an output is a whole state, which each step copies for it",
+                #"""
+                error[E0758]: the output `z` is the state `keys`
+                  --> function `main`
+                  expected: an output that is computed
+                  found:    a copy of the whole state in each step
+                  hint:     do not return it: callers read the state `keys` itself
+                """#,
+                "return what is computed from the state; callers read the state itself",
+                1
+            ),
+            (
+                .boundNotRecorded, "boundNotRecorded",
+                "no step of the recording runs at the smallest, or at the largest, size that a symbol may have",
+                #"""
+                error[E0759]: no recorded step has the largest `n`
+                  --> symbol `n`
+                  expected: a step with n = 4
+                  found:    n = 1, 3
+                  hint:     add such a step to recording_inputs, or give the Dim the bounds that are used
+                """#,
+                "pass recording_inputs with a step of that size, or give the Dim the bounds that are used",
+                1
+            ),
+            (
+                .weightNotFinite, "weightNotFinite",
+                "a weight has a NaN or an infinity",
+                #"""
+                error[E0760]: the weight `w` has 2 NaNs and 2 infinities
+                  --> weight `w`
+                  expected: finite numbers
+                  found:    inf at element 1
+                  hint:     repair the checkpoint; a mask can use torch.finfo(dtype).min
+                """#,
+                "repair the checkpoint; a mask can use torch.finfo(dtype).min",
+                1
+            ),
+            (
+                .float64Left, "float64Left",
+                "a value of a function is computed or stored in float64",
+                #"""
+                error[E0761]: the input `x` is float64
+                  --> function `main`
+                  expected: float32
+                  found:    float64
+                  hint:     cast it in the model: x.float()
+                """#,
+                "cast it in the model: x.float()",
+                1
+            ),
+            (
+                .contextUndeclared, "contextUndeclared",
+                "an input says which rows of a state are written, but the function declares no context",
+                #"""
+                error[E0762]: the input `positions` says which rows of a state are written, but no context is declared
+                  --> function `main`, cache (model.py:12)
+                  expected: a context with the positions `positions`
+                  found:    rows of `keys` written without one
+                  hint:     export with context=statepack.Context(positions="positions", axes={"keys": 0})
+                """#,
+                "export with context=statepack.Context(positions=..., axes=...)",
+                1
+            ),
+            (
+                .toolsNotInstalled, "toolsNotInstalled",
+                "the Python package is installed without the program behind the command `statepack`, or with one for another machine",
+                #"""
+                error[E0770]: the command `statepack` has no program to run
+                  expected: the binary that `make wheel` packs
+                  found:
+                """#,
+                "install the wheel of this machine, or install from a clone where Swift is",
+                2
+            ),
+            (
+                .contractContext, "contractContext",
+                "the context rules of a function are not those of the contract",
+                #"""
+                error[E0780]: the function `main` declares no context rules
+                  --> function `main`, context
+                  expected: position_ids indexes keyCache axis 2, valueCache axis 2
+                  found:    no context rules
+                """#,
+                "declare the same rules in the exporter, or change the contract and the callers together",
+                1
+            ),
+            (
+                .contractInitialValue, "contractInitialValue",
+                "a state starts from other values than the contract says",
+                #"""
+                error[E0781]: the state `keyCache` starts from other values
+                  --> function `main`, state `keyCache`
+                  expected: 0
+                  found:    -infinity
+                """#,
+                "export a fresh module, or change the contract; no caller has to change",
+                1
+            ),
+            (
+                .contractWrittenBy, "contractWrittenBy",
+                "other operators write a state than the contract says",
+                #"""
+                error[E0782]: the state `keyCache` is written in another way
+                  --> function `main`, state `keyCache`
+                  expected: index_copy
+                  found:    index_put
+                """#,
+                "change the contract when that is meant; callers change only where one side is `none`",
+                1
+            ),
+            (
+                .weightsChanged, "weightsChanged",
+                "two versions of a model have other weights",
+                #"""
+                numeric[E0783]: the stored weights are others
+                  --> weights
+                  old:  sha256 7c8975e1e60a5c8337f28edf8c33c3b180360b7279644a9bc1af3c51e6220bf5
+                  new:  sha256 f83b332be4e6a5a4b1c56aaf6db52657da495e149870057d8590ab9d7a6167ad
+                """#,
+                "nothing, when that is meant; no caller has to change",
+                1
+            ),
+            (
+                .graphChanged, "graphChanged",
+                "a function computes in another way than in the other version of the model",
+                #"""
+                numeric[E0784]: the function `decode` computes in another way
+                  --> function `decode`
+                  old:  1 instruction of 1 kind
+                  new:  1 instruction of 1 kind, connected otherwise
+                """#,
+                "nothing, when that is meant; no caller has to change",
+                1
+            ),
+            (
+                .programChanged, "programChanged",
+                "two versions of a model were made from different programs",
+                #"""
+                numeric[E0785]: the program is another one: its weights, its operators, or both
+                """#,
+                "compare two files of one kind to learn what changed",
+                1
+            ),
+            (
+                .internalError, "internalError",
+                "a fault of this tool",
+                #"""
+                error[E0799]: this tool contradicts itself
+                  found:    no program `frobnicate`
+                  hint:     report it with the command line and the file
+                """#,
+                "report it with the command line and the file",
+                70
+            ),
+        ]
 }

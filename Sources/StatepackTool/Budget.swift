@@ -56,7 +56,7 @@ package struct MemoryBudget {
                     throw Diagnostic(
                         .memoryBudgetExceeded, "state `\(state.name)` has more bytes than can be counted",
                         at: "state `\(state.name)`", expected: "at most \(Int.max) bytes",
-                        found: program.text(of: choice, varying: symbols))
+                        found: choice.isEmpty ? nil : program.text(of: choice, varying: symbols))
                 }
                 sum = Self.sum(sum, bytes)
             }
@@ -206,7 +206,8 @@ package struct StepCopies {
         guard let bytes = ModelSummary.byteCount(value.scalarType, value.shape, choice) else {
             throw Diagnostic(
                 .stepCopiesExceeded, "a \(what) has more bytes than can be counted", at: place,
-                expected: "at most \(Int.max) bytes", found: program.text(of: choice, varying: function.symbolIndices))
+                expected: "at most \(Int.max) bytes",
+                found: choice.isEmpty ? nil : program.text(of: choice, varying: function.symbolIndices))
         }
         return Copy(what: what, place: place, bytes: bytes)
     }

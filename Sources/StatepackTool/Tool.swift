@@ -60,7 +60,7 @@ package enum Tool {
 
     private static func dispatch(_ program: String, _ words: [String], console: Console) throws -> Int32 {
         guard let syntax = syntax(of: program) else {
-            throw Diagnostic(.internalError, "no program `\(program)`")
+            throw Diagnostic.internalFault("no program `\(program)`")
         }
         let arguments = try ArgumentParser.parse(words, for: syntax, path: program)
         if arguments.has("help") {
@@ -112,15 +112,7 @@ package enum Tool {
                 expected: CommandSyntax.statepack.subcommands.map(\.name).joined(separator: ", "),
                 hint: "see `statepack --help`")
         }
-        guard let row = Diagnostic.Code.table.first(where: { $0.code.rawValue == word.uppercased() }) else {
-            throw Diagnostic(
-                .invalidOptionValue, "there is no diagnostic `\(word)`", at: "statepack --explain",
-                expected: "a code such as E0301", found: word,
-                hint: ArgumentParser.suggestion(
-                    for: word.uppercased(), among: Diagnostic.Code.table.map(\.code.rawValue)))
-        }
-        console.write("\(row.code) \(row.name)\n  cause:  \(row.cause)\n  remedy: \(row.remedy)\n")
-        return 0
+        return try Explain.run(word, console)
     }
 
     /// What a command threw, as diagnostics. Anything but a diagnostic is a fault of this tool.
@@ -129,7 +121,7 @@ package enum Tool {
         case let diagnostic as Diagnostic: [diagnostic]
         case let list as DiagnosticList: list.diagnostics
         case let error as StatepackError: error.diagnostics
-        default: [Diagnostic(.internalError, "unexpected error: \(error)")]
+        default: [.internalFault("unexpected error: \(error)")]
         }
     }
 }

@@ -1,3 +1,4 @@
+import ExactTexts
 import StatepackBundle
 import StatepackDiagnostics
 import Testing
@@ -205,7 +206,8 @@ func repaired(_ bytes: [UInt8]) -> [UInt8] {
         if let expected = damage.expected { #expect(found.first?.expected == expected) }
         if let value = damage.found { #expect(found.first?.found?.hasPrefix(value) == true, "\(found)") }
         #expect(found.first?.code.exitCode == (damage.code == .bundleTooNew ? 4 : 3))
-        #expect(found.first?.message.contains("\n") == false)
+        let text = ExactTexts.text(found)
+        #expect(text == ExactTexts.expected("BundleDamage", damage.testDescription, actual: text))
     }
 
     @Test(
@@ -228,6 +230,19 @@ func repaired(_ bytes: [UInt8]) -> [UInt8] {
         let found = findings(bytes)
         #expect(found.map(\.code) == [.notABundle])
         #expect(found.first?.hint == hint)
+        let text = ExactTexts.text(found)
+        #expect(text == ExactTexts.expected("BundleDamage", "starts with \(bytes.prefix(5))", actual: text))
+    }
+
+    @Test func fileWithoutAProgramIsRefused() throws {
+        let path = folder.file("recording.statepack")
+        try Fixture.write(program: [1], weights: [], recording: [], sourceMap: [], to: path)
+        var bytes = readBytes(path)
+        // The only row becomes one of a recording, which is optional.
+        bytes[Self.row(0, 0)] = 3
+        bytes[Self.row(0, 4)] = 0
+        let text = ExactTexts.text(findings(repaired(bytes)))
+        #expect(text == ExactTexts.expected("BundleDamage", "file without a program", actual: text))
     }
 
     @Test func truncationAtEveryLengthIsMalformed() throws {
@@ -304,10 +319,14 @@ func repaired(_ bytes: [UInt8]) -> [UInt8] {
             let fast = bundle?.checksumFindings() ?? []
             #expect(fast.map(\.code) == [.bundleChecksum])
             #expect(fast.first?.location == "x, section weights, offset 65536")
+            let text = ExactTexts.text(fast)
+            #expect(text == ExactTexts.expected("BundleDamage", "weights byte, checksum", actual: text))
             let slow = bundle?.digestFindings(using: sha256) ?? []
             #expect(slow.map(\.code) == [.bundleDigest])
             #expect(slow.first?.expected == stored)
             #expect(slow.first?.location == "x, section weights, offset 65536")
+            let slowText = ExactTexts.text(slow)
+            #expect(slowText == ExactTexts.expected("BundleDamage", "weights byte, SHA-256", actual: slowText))
         }
     }
 
@@ -323,5 +342,7 @@ func repaired(_ bytes: [UInt8]) -> [UInt8] {
         let found = bundle.digestFindings(using: sha256)
         #expect(found.map(\.code) == [.bundlePadding])
         #expect(found.first?.location == "\(path), section weights, offset 540")
+        let text = ExactTexts.text(found, in: folder.path)
+        #expect(text == ExactTexts.expected("BundleDamage", "byte between two tensors", actual: text))
     }
 }

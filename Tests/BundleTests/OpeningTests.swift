@@ -1,3 +1,4 @@
+import ExactTexts
 import StatepackBundle
 import StatepackDiagnostics
 import Testing
@@ -47,6 +48,14 @@ import Testing
                     hint: "convert again: a finished convert never leaves an empty file"))
         let long = folder.file(String(repeating: "x", count: 300))
         #expect(diagnostic(long, access)?.code == .bundleUnreadable)
+        for (id, path) in [
+            ("missing", missing), ("a folder", folder.path), ("a device", "/dev/null"), ("a pipe", pipe),
+            ("empty", empty), ("long name", long),
+        ] {
+            let text = ExactTexts.text([try #require(diagnostic(path, access))], in: folder.path).replacing(
+                String(repeating: "x", count: 300), with: "NAME-OF-300-LETTERS")
+            #expect(text == ExactTexts.expected("BundleOpening", id, actual: text))
+        }
         #expect(diagnostic(long, access)?.message == "the bundle cannot be read: File name too long")
     }
 
@@ -56,6 +65,8 @@ import Testing
         try Fixture.write(try Fixture.program(), to: path)
         chmod(path, 0)
         let found = withoutPrivilege { diagnostic(path, access) }
+        let text = ExactTexts.text([try #require(found)], in: folder.path)
+        #expect(text == ExactTexts.expected("BundleOpening", "without permission", actual: text))
         #expect(
             found
                 == Diagnostic(

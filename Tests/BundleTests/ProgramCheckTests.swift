@@ -1,3 +1,4 @@
+import ExactTexts
 import StatepackBundle
 import StatepackDiagnostics
 import Testing
@@ -419,16 +420,41 @@ import Testing
             if let expected = fault.expected { #expect(found.expected == expected) }
             if let value = fault.found { #expect(found.found == value) }
             #expect(found.code.exitCode == 3)
+            let text = ExactTexts.expected("BundleProgram", fault.testDescription, actual: error.diagnostics)
+            #expect(found.description == text)
+        }
+    }
+
+    @Test func argumentsWhoseValuesLieElsewhereAreFound() throws {
+        for (id, change) in [
+            ("input", { $0.functions[0].inputs[0].value = 3 }), ("output", { $0.functions[0].outputs[0].value = 3 }),
+            ("state", { $0.functions[0].states[0].value = 3 }),
+            ("splat with a digest", { $0.states[1].initialDigest = [1] }),
+            ("digest of one byte", { $0.states[0].initialDigest = [1] }),
+        ] as [(String, (inout BundleProgram) -> Void)] {
+            var program = try Fixture.program()
+            let weights = Fixture.weights(of: program)
+            change(&program)
+            do throws(DiagnosticList) {
+                try program.check(weightsLength: weights.count, sourceCount: 2, file: "x")
+                Issue.record("no finding")
+            } catch {
+                #expect(error.description == ExactTexts.expected("BundleArguments", id, actual: error.diagnostics))
+            }
         }
     }
 
     @Test func unknownSymbolOfASizeIsFound() throws {
         var program = try Fixture.program()
         program.functions[0].instructions[1].ints = [.symbol(1)]
-        #expect {
+        do throws(DiagnosticList) {
             try program.check(weightsLength: 832, sourceCount: 2)
-        } throws: {
-            ($0 as? DiagnosticList)?.diagnostics.map(\.code) == [.bundleSize]
+            Issue.record("no finding")
+        } catch {
+            #expect(error.diagnostics.map(\.code) == [.bundleSize])
+            #expect(
+                error.description
+                    == ExactTexts.expected("BundleProgram", "unknown symbol of a size", actual: error.diagnostics))
         }
     }
 

@@ -1,3 +1,4 @@
+import ExactTexts
 import StatepackBundle
 import Testing
 
@@ -178,11 +179,27 @@ private indirect enum Tree {
         .init(testDescription: "minimum of equals", postfix: [1, 1, 1, 1, 8, 0]),
     ]
 
+    private static func text(of failure: SizeExpression.Failure) -> String {
+        if case .malformed(let reason) = failure { reason } else { "\(failure)" }
+    }
+
     @Test("Only the canonical postfix form is read", arguments: notCanonical)
     func refuses(_ row: Refused) {
-        #expect(throws: SizeExpression.Failure.self) {
-            try SizeExpression(canonicalPostfix: row.postfix, symbolCount: 3)
+        do {
+            _ = try SizeExpression(canonicalPostfix: row.postfix, symbolCount: 3)
+            Issue.record("the postfix form was read")
+        } catch let failure as SizeExpression.Failure {
+            let text = Self.text(of: failure)
+            #expect(text == ExactTexts.expected("SizeExpression", row.testDescription, actual: text))
         }
+        // The form of program.proto may be any; what it says of a row that is not even that.
+        var text: String
+        do throws(SizeExpression.Failure) {
+            text = try SizeExpression(postfix: row.postfix, symbolCount: 3).description(symbolNames: ["a", "b", "c"])
+        } catch {
+            text = Self.text(of: error)
+        }
+        #expect(text == ExactTexts.expected("SizeExpressionPostfix", row.testDescription, actual: text))
     }
 
     @Test func everyShortPostfixIsReadOrRefused() throws {

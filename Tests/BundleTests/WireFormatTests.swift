@@ -1,3 +1,4 @@
+import ExactTexts
 import StatepackBundle
 import StatepackDiagnostics
 import Testing
@@ -181,6 +182,8 @@ import Testing
         #expect(found.map(\.code) == [row.code])
         #expect(found.first?.message == row.message)
         #expect(found.first?.location?.hasPrefix("x, section program, offset ") == true)
+        let text = ExactTexts.text(found)
+        #expect(text == ExactTexts.expected("BundleWireFormat", row.testDescription, actual: text))
         #expect(found.first?.code.exitCode == 3)
     }
 
@@ -219,15 +222,30 @@ import Testing
 
     @Test func sourceMapIsCheckedToo() throws {
         let folder = TemporaryFolder()
-        for (bytes, code) in [
-            ([0x0A, 9], Diagnostic.Code.bundleProgramMalformed), ([0x12, 0], .bundleProgramMalformed),
-            (Self.message(1, Array(repeating: 0x61, count: 4097)), .bundleProgramLimit),
-        ] as [([UInt8], Diagnostic.Code)] {
+        for (id, bytes, code) in [
+            ("source map that is cut", [0x0A, 9], Diagnostic.Code.bundleProgramMalformed),
+            ("source map with another field", [0x12, 0], .bundleProgramMalformed),
+            (
+                "source with a long text", Self.message(1, Array(repeating: 0x61, count: 4097)),
+                .bundleProgramLimit
+            ),
+            (
+                "source map of too many entries",
+                Array([[UInt8]](repeating: [0x0A, 0], count: BundleProgram.Limits.messages + 1).joined()),
+                .bundleProgramLimit
+            ),
+            (
+                "source map that is too long",
+                [UInt8](repeating: 0, count: BundleProgram.Limits.sectionBytes + 1), .bundleProgramLimit
+            ),
+        ] as [(String, [UInt8], Diagnostic.Code)] {
             try Fixture.write(
                 program: Self.head, weights: [], recording: [], sourceMap: bytes, to: folder.file("x"))
             let found = findings(readBytes(folder.file("x")))
             #expect(found.map(\.code) == [code])
             #expect(found.first?.location?.hasPrefix("x, section source map, offset ") == true)
+            let text = ExactTexts.text(found)
+            #expect(text == ExactTexts.expected("BundleWireFormat", id, actual: text))
         }
     }
 

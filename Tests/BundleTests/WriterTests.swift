@@ -1,3 +1,4 @@
+import ExactTexts
 import StatepackBundle
 import StatepackDiagnostics
 import Testing
@@ -98,6 +99,8 @@ import Testing
             #expect(diagnostic.code.exitCode == 5)
             #expect(diagnostic.location == path)
             #expect(diagnostic.message.hasPrefix("cannot \(fault.act) the bundle: "))
+            let text = ExactTexts.text([diagnostic], in: folder.path)
+            #expect(text == ExactTexts.expected("BundleWriter", fault.testDescription, actual: text))
         }
         let isKept = readBytes(path) == [1, 2, 3]
         #expect(isKept)
@@ -216,10 +219,15 @@ import Testing
             size = try size.plus(SizeExpression.symbol(0).plus(index).floorDivided(by: SizeExpression(3)))
         }
         program.functions[0].instructions[0].ints = [size]
-        #expect {
-            try program.encoded()
-        } throws: {
-            ($0 as? Diagnostic)?.code == .bundleNotEncodable && ($0 as? Diagnostic)?.expected == "at most 64 steps"
+        do {
+            _ = try program.encoded()
+            Issue.record("the program was encoded")
+        } catch let diagnostic as Diagnostic {
+            #expect(diagnostic.code == .bundleNotEncodable)
+            #expect(diagnostic.expected == "at most 64 steps")
+            #expect(
+                diagnostic.description
+                    == ExactTexts.expected("BundleWriter", "size of too many steps", actual: [diagnostic]))
         }
     }
 

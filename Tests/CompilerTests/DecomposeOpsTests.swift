@@ -1,3 +1,4 @@
+import ExactTexts
 import StatepackBundle
 import StatepackCompiler
 import StatepackDiagnostics
@@ -390,6 +391,8 @@ import Testing
                 "function `main`, layers.0 (model.py:3); function `main`, layers.1 (model.py:3)",
             ])
         #expect(found.allSatisfy { $0.code.exitCode == 4 && $0.hint != nil })
+        let text = ExactTexts.text(found)
+        #expect(text == ExactTexts.expected("DecomposeOps", "unknown operators", actual: text))
     }
 
     struct Refusal: Sendable, CustomTestStringConvertible {
@@ -444,6 +447,23 @@ import Testing
             message: "`aten.mul.Scalar`: the sign of a size that is used as a number depends on a symbol",
             expected: nil, found: "s - 2"),
         .init(
+            id: "index of a tensor without axes", inputs: ["float32[]", "int64[]"], result: "float32[]",
+            node: "aten.index_select.default(self=%0, dim=0, index=%1)", code: .unsupportedArgument,
+            message: "`aten.index_select.default`: a tensor without axes is indexed along one", expected: nil,
+            found: "float32[]"),
+        .init(
+            id: "rows of unknown length", inputs: ["float32[1, 1, 4, s]"], result: "float32[1, 1, 4, s]",
+            node:
+                "aten.scaled_dot_product_attention.default(query=%0, key=%0, value=%0, attn_mask=none, dropout_p=0.0, is_causal=false, scale=none, enable_gqa=false)",
+            code: .unsupportedArgument,
+            message: "`aten.scaled_dot_product_attention.default`: the default scale needs rows of a fixed length",
+            expected: nil, found: "[1, 1, 4, s]"),
+        .init(
+            id: "repeat of many axes", inputs: ["float32[2, 2, 2, 2, 2]"], result: "float32[4, 4, 4, 4, 4]",
+            node: "aten.repeat.default(self=%0, repeats={2, 2, 2, 2, 2})", code: .unsupportedArgument,
+            message: "`aten.repeat.default`: a repeat needs more than eight axes on the way", expected: nil,
+            found: "10"),
+        .init(
             id: "integer argmax", inputs: ["int64[4]"], result: "int64[]",
             node: "aten.argmax.default(self=%0, dim=0, keepdim=false)", code: .unsupportedScalarType,
             message: "`aten.argmax.default`: `argmax` has no kernel for int64", expected: "float32", found: "int64"),
@@ -457,6 +477,8 @@ import Testing
         let found = diagnostics { try DecomposeOps().run(on: &program, report: &report) }
         #expect(found.map(\.code) == [row.code])
         #expect(found.map(\.message) == [row.message])
+        let text = ExactTexts.text(found)
+        #expect(text == ExactTexts.expected("DecomposeOps", row.id, actual: text))
         #expect(found.first?.expected == row.expected)
         #expect(found.first?.found == row.found)
         #expect(found.first?.location == "function `main`, layer (model.py:3)")

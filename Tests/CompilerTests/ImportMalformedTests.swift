@@ -1,3 +1,4 @@
+import ExactTexts
 import StatepackBundle
 import StatepackCompiler
 import StatepackDiagnostics
@@ -20,6 +21,11 @@ import Testing
         var change: @Sendable (inout ExportedFixture) -> Void
 
         var testDescription: String { id }
+    }
+
+    /// Of the file, at the start of a finding's place.
+    private func path(of finding: Diagnostic) -> String {
+        String(finding.location?.prefix { $0 != "," } ?? "")
     }
 
     private func refusals(_ fixture: ExportedFixture) -> [Diagnostic] {
@@ -291,6 +297,39 @@ import Testing
             $0.recording = Wire.bytes(1, Wire.bytes(1, Wire.text(1, "main") + Wire.bytes(4, state)))
         },
         Case(
+            id: "recording with a run without a length", code: .malformedRecording, message: "a run has no length",
+            found: "3 numbers"
+        ) {
+            let state =
+                Wire.text(1, "cache") + Wire.packed(2, [0, 4, 8]) + Wire.bytes(3, Array(repeating: 0, count: 16))
+            $0.recording = Wire.bytes(1, Wire.bytes(1, Wire.text(1, "main") + Wire.bytes(4, state)))
+        },
+        Case(
+            id: "recording with bytes beside its runs", code: .malformedRecording,
+            message: "the bytes do not fit the runs", expected: "whole elements, 4 of them", found: "15 bytes"
+        ) {
+            let state = Wire.text(1, "cache") + Wire.packed(2, [0, 4]) + Wire.bytes(3, Array(repeating: 0, count: 15))
+            $0.recording = Wire.bytes(1, Wire.bytes(1, Wire.text(1, "main") + Wire.bytes(4, state)))
+        },
+        Case(
+            id: "recording with a negative tolerance", code: .malformedRecording,
+            message: "the tolerance is negative or not finite", found: "-1.0, 0.0"
+        ) {
+            let state = Wire.text(1, "cache") + Wire.fixed(4, (-1.0).bitPattern)
+            $0.recording = Wire.bytes(1, Wire.bytes(1, Wire.text(1, "main") + Wire.bytes(4, state)))
+        },
+        Case(
+            id: "recording with a shape that overflows", code: .malformedRecording, message: "the shape is too large",
+            found: "[4611686018427387904, 8]"
+        ) {
+            let input =
+                Wire.text(1, "rows") + Wire.number(2, 11) + Wire.packed(3, [1 << 62, 8]) + Wire.bytes(4, [0, 0, 0, 0])
+            $0.recording = Wire.bytes(1, Wire.bytes(1, Wire.text(1, "main") + Wire.bytes(2, input)))
+        },
+        Case(id: "`none` that is false", code: .malformedProgram, message: "`none` is false") {
+            $0.nodes[0].arguments[1].1 = Wire.number(10, 0)
+        },
+        Case(
             id: "recording with a sample out of range", code: .malformedRecording, message: "an index is out of range",
             expected: "0..<2", found: "2"
         ) {
@@ -314,6 +353,8 @@ import Testing
         #expect(first.location?.contains("exported.pb") == true)
         #expect(first.code.exitCode == (row.code == .newerProgramFormat ? 4 : 3))
         #expect(!first.message.contains("\n"))
+        let text = ExactTexts.text(found).replacing(path(of: first), with: "exported.pb")
+        #expect(text == ExactTexts.expected("ImportProgram", row.id, actual: text))
         // One fault, one finding: what follows from it is not reported, too.
         #expect(found.count == 1, "\(found)")
     }
@@ -356,7 +397,54 @@ import Testing
     @Test func refusesBytesBehindTheDeclaredEnd() {
         let folder = TemporaryFolder()
         let path = folder.write(ExportedFixture().file() + [0], to: "exported.pb")
-        #expect(diagnostics { _ = try importProgram(at: path) }.map(\.code) == [.truncatedFile])
+        let found = diagnostics { _ = try importProgram(at: path) }
+        #expect(found.map(\.code) == [.truncatedFile])
+        let text = ExactTexts.text(found, in: folder.path)
+        #expect(text == ExactTexts.expected("ImportFile", "bytes behind the declared end", actual: text))
+    }
+
+    @Test func refusesAFileThatIsCutInItsFirstFields() {
+        let folder = TemporaryFolder()
+        let path = folder.write(Array(ExportedFixture().file().prefix(12)), to: "exported.pb")
+        let text = ExactTexts.text(diagnostics { _ = try importProgram(at: path) }, in: folder.path)
+        #expect(text == ExactTexts.expected("ImportFile", "cut in its first fields", actual: text))
+    }
+
+    @Test(
+        "Bytes that are no message of the schema are refused where they stand",
+        arguments: [
+            ("program twice", Wire.bytes(3, []) + Wire.bytes(3, [])),
+            ("number without an end", [0x1A, 0x80]),
+            ("number beyond 64 bits", [0x1A] + Array(repeating: 0xFF, count: 9) + [2]),
+            ("field number zero", [0x02, 0]),
+            ("field longer than what is left", [0x1A, 5, 0]),
+            ("fixed field longer than what is left", [0x29, 1, 2]),
+            ("group", [0x1B]),
+            ("truth value of 2", Wire.bytes(3, Wire.number(1, 1) + Wire.bytes(5, Wire.number(5, 2)))),
+            ("packed doubles with a rest", packedNumbers),
+            // What the scan accepts and libprotobuf-c does not.
+            ("overlong tag", Wire.bytes(3, [0x88, 0x80, 0x80, 0x80, 0x80, 0x00, 1])),
+            ("no function", Wire.bytes(3, Wire.number(1, 1) + Wire.text(3, "test"))),
+        ] as [(String, [UInt8])])
+    func refusesWhatIsNoMessage(_ id: String, _ body: [UInt8]) {
+        let folder = TemporaryFolder()
+        let path = folder.write(ExportedFixture.signed(body), to: "exported.pb")
+        let text = ExactTexts.text(diagnostics { _ = try importProgram(at: path) }, in: folder.path)
+        #expect(text == ExactTexts.expected("ImportFile", id, actual: text))
+    }
+
+    /// Program, function, node, argument, list of numbers.
+    private static let packedNumbers = Wire.bytes(
+        3,
+        Wire.number(1, 1)
+            + Wire.bytes(7, Wire.bytes(7, Wire.bytes(2, Wire.bytes(11, Wire.bytes(1, [1, 2, 3]))))))
+
+    @Test func refusesAProgramLargerThanItsLimit() {
+        let folder = TemporaryFolder()
+        let path = folder.write(
+            ExportedFixture.signed(Array(repeating: 0, count: 256 << 20)), to: "exported.pb")
+        let text = ExactTexts.text(diagnostics { _ = try importProgram(at: path) }, in: folder.path)
+        #expect(text == ExactTexts.expected("ImportFile", "larger than its limit", actual: text))
     }
 
     @Test func refusesAWrongDigest() throws {
@@ -367,12 +455,17 @@ import Testing
         let found = try #require(diagnostics { _ = try importProgram(at: path) }.first)
         #expect(found.code == .digestMismatch)
         #expect(found.expected != nil && found.found != nil && found.expected != found.found)
+        let text = ExactTexts.text([found], in: folder.path)
+        #expect(text == ExactTexts.expected("ImportFile", "wrong digest", actual: text))
     }
 
     @Test func refusesAnotherKindOfFile() {
         let folder = TemporaryFolder()
         let path = folder.write(Array("PK\u{3}\u{4} a zip archive, as torch.save writes".utf8), to: "model.pt2")
-        #expect(diagnostics { _ = try importProgram(at: path) }.map(\.code) == [.notAnExportedProgram])
+        let found = diagnostics { _ = try importProgram(at: path) }
+        #expect(found.map(\.code) == [.notAnExportedProgram])
+        let text = ExactTexts.text(found, in: folder.path)
+        #expect(text == ExactTexts.expected("ImportFile", "another kind of file", actual: text))
     }
 
     @Test func refusesAFileWithoutProgram() {
@@ -385,14 +478,56 @@ import Testing
 
     @Test func tellsMissingFolderAndEmptyFilesApart() throws {
         let folder = TemporaryFolder()
-        func code(_ path: String) -> Diagnostic.Code? { diagnostics { _ = try importProgram(at: path) }.first?.code }
-        #expect(code(folder.path + "/missing.pb") == .fileNotFound)
-        #expect(code(folder.path) == .notAFile)
-        #expect(code("/dev/null") == .notAFile)
-        #expect(code(folder.write([], to: "empty.pb")) == .emptyFile)
+        for (id, path, code) in [
+            ("missing", folder.path + "/missing.pb", Diagnostic.Code.fileNotFound),
+            ("a folder", folder.path, .notAFile), ("a device", "/dev/null", .notAFile),
+            ("empty", folder.write([], to: "empty.pb"), .emptyFile),
+            ("long name", folder.path + "/" + String(repeating: "x", count: 300), .unreadableFile),
+        ] {
+            let found = diagnostics { _ = try importProgram(at: path) }
+            #expect(found.map(\.code) == [code], "\(id)")
+            let text = ExactTexts.text(found, in: folder.path).replacing(
+                String(repeating: "x", count: 300), with: "NAME-OF-300-LETTERS")
+            #expect(text == ExactTexts.expected("ImportFile", id, actual: text))
+        }
     }
 
+    #if os(Linux)
+        @Test func tellsWhatTheSystemRefuses() {
+            let folder = TemporaryFolder()
+            let path = folder.write(ExportedFixture().file(), to: "exported.pb")
+            chmod(path, 0)
+            let secret = withoutPrivilege { diagnostics { _ = try importProgram(at: path) } }
+            #expect(
+                ExactTexts.text(secret, in: folder.path)
+                    == ExactTexts.expected("ImportFile", "not readable", actual: secret, in: folder.path))
+            // The kernel's own files are regular ones that cannot be mapped.
+            let unmapped = diagnostics { _ = try importProgram(at: "/sys/kernel/profiling") }
+            #expect(
+                ExactTexts.text(unmapped) == ExactTexts.expected("ImportFile", "cannot be mapped", actual: unmapped))
+        }
+
+        /// Runs `body` as a user whom mode bits bind. Root is not; the identity that the file system sees is a
+        /// thread's own, so no other test notices.
+        private func withoutPrivilege<Result>(_ body: () -> Result) -> Result {
+            guard getuid() == 0, let symbol = dlsym(nil, "setfsuid") else { return body() }
+            let setfsuid = unsafeBitCast(symbol, to: (@convention(c) (UInt32) -> Int32).self)
+            _ = setfsuid(65534)
+            defer { _ = setfsuid(0) }
+            return body()
+        }
+    #endif
+
     // MARK: Bombs
+
+    @Test func refusesARecordingThatTakesTooMuchMemory() {
+        let step = Wire.bytes(1, Wire.text(1, String(repeating: "f", count: 1000)))
+        let found = Wire.bytes(1, step).withUnsafeBytes { bytes in
+            diagnostics { _ = try Recording(serialized: bytes, memory: 512) }
+        }
+        let text = ExactTexts.text(found)
+        #expect(text == ExactTexts.expected("ImportFile", "more memory than allowed", actual: text))
+    }
 
     @Test func refusesNestingThatTheSchemaDoesNotHave() {
         // No message of the schema contains its own kind, so an honest reader never goes deeper than seven;

@@ -1,3 +1,4 @@
+import ExactTexts
 import StatepackBundle
 import StatepackCompiler
 import StatepackDiagnostics
@@ -110,6 +111,31 @@ import Testing
             id: "metadata that is no text", message: "the header is not the JSON of a safetensors file",
             json: #"{"__metadata__":{"a":1}}"#, data: 0),
         .init(
+            id: "metadata twice", message: "the header is not the JSON of a safetensors file",
+            json: #"{"__metadata__":{},"__metadata__":{}}"#, data: 0),
+        .init(
+            id: "metadata key twice", message: "the header is not the JSON of a safetensors file",
+            json: #"{"__metadata__":{"a":"1","a":"2"}}"#, data: 0),
+        .init(
+            id: "empty name", message: "the header is not the JSON of a safetensors file",
+            json: #"{"":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#),
+        .init(
+            id: "word for a number", message: "the header is not the JSON of a safetensors file",
+            json: #"{"a":{"dtype":"F32","shape":[x],"data_offsets":[0,8]}}"#),
+        .init(
+            id: "NUL in a name", message: "the header is not the JSON of a safetensors file",
+            json: #"{"\u0000":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#),
+        .init(
+            id: "line break in a name", message: "the header is not the JSON of a safetensors file",
+            json: "{\"a\nb\":{}}"),
+        .init(
+            id: "name without an end", message: "the header is not the JSON of a safetensors file", json: #"{"abc"#),
+        .init(
+            id: "unknown escape", message: "the header is not the JSON of a safetensors file", json: #"{"\q":{}}"#),
+        .init(
+            id: "escape of three digits", message: "the header is not the JSON of a safetensors file",
+            json: #"{"\u00g":{}}"#),
+        .init(
             id: "deep JSON", message: "the header is not the JSON of a safetensors file",
             json: #"{"a":"# + String(repeating: "[", count: 100_000)),
     ]
@@ -120,14 +146,36 @@ import Testing
         #expect(found.code == row.code)
         #expect(found.message == row.message)
         #expect(found.code.exitCode == 3)
+        let text = ExactTexts.text([found]).replacing(found.location ?? "", with: "w.safetensors")
+        #expect(text == ExactTexts.expected("ImportWeights", row.id, actual: text))
     }
 
-    @Test func refusesHeadersLongerThanTheirLimitOrTheFile() {
+    @Test func refusesMoreEntriesThanAHeaderMayHave() throws {
+        let tensor = #":{"dtype":"BOOL","shape":[0],"data_offsets":[0,0]}"#
+        for (id, json) in [
+            ("too many tensors", (0...Safetensors.maximumEntryCount).map { "\"\($0)\"\(tensor)" }),
+            ("too many keys of the metadata", (0...Safetensors.maximumEntryCount).map { "\"\($0)\":\"\"" }),
+        ] {
+            let list = "{\(json.joined(separator: ","))}"
+            let found = try #require(
+                refusal(Self.header(id == "too many tensors" ? list : "{\"__metadata__\":\(list)}")), "it was accepted")
+            let text = ExactTexts.text([found]).replacing(found.location ?? "", with: "w.safetensors")
+            #expect(text == ExactTexts.expected("ImportWeights", id, actual: text))
+        }
+    }
+
+    @Test func refusesHeadersLongerThanTheirLimitOrTheFile() throws {
         let bomb = withUnsafeBytes(of: UInt64(1 << 40).littleEndian) { Array($0) } + Array("{}".utf8)
-        #expect(refusal(bomb)?.code == .malformedWeights)
         let long = withUnsafeBytes(of: UInt64(50).littleEndian) { Array($0) } + Array("{}".utf8)
-        #expect(refusal(long)?.code == .truncatedFile)
-        #expect(refusal([1, 2, 3])?.code == .truncatedFile)
+        for (id, bytes, code) in [
+            ("header longer than its limit", bomb, Diagnostic.Code.malformedWeights),
+            ("header longer than the file", long, .truncatedFile), ("no length", [1, 2, 3], .truncatedFile),
+        ] {
+            let found = try #require(refusal(bytes), "it was accepted")
+            #expect(found.code == code)
+            let text = ExactTexts.text([found]).replacing(found.location ?? "", with: "w.safetensors")
+            #expect(text == ExactTexts.expected("ImportWeights", id, actual: text))
+        }
     }
 
     @Test func readsWhatTheReferenceImplementationWrites() throws {
@@ -170,6 +218,8 @@ import Testing
         #expect(found.map(\.code) == [.outputNotWritten])
         #expect(found.first?.code.exitCode == 5)
         #expect(found.first?.location == "/nowhere/out.safetensors")
+        let text = ExactTexts.text(found)
+        #expect(text == ExactTexts.expected("ImportWeights", "file that cannot be written", actual: text))
     }
 
     // MARK: Beside a program
@@ -202,6 +252,8 @@ import Testing
         let found = diagnostics { _ = try importProgram(at: path) }
         #expect(found.map(\.code) == [.fileNotFound])
         #expect(found.first?.location == folder.path + "/w.safetensors")
+        let text = ExactTexts.text(found, in: folder.path)
+        #expect(text == ExactTexts.expected("ImportWeights", "no file beside the program", actual: text))
     }
 
     @Test func refusesTruncatedWeightsAtEveryLength() {
@@ -212,6 +264,10 @@ import Testing
             let found = diagnostics { _ = try importProgram(at: path) }
             #expect(found.map(\.code) == [length == 0 ? .emptyFile : .truncatedFile], "length \(length)")
             #expect(found.first?.code.exitCode == 3)
+            if length == 20 {
+                let text = ExactTexts.text(found, in: folder.path)
+                #expect(text == ExactTexts.expected("ImportWeights", "cut beside the program", actual: text))
+            }
         }
     }
 
@@ -224,6 +280,8 @@ import Testing
         let found = diagnostics { _ = try importProgram(at: path) }
         #expect(found.map(\.code) == [.weightsMismatch])
         #expect(found.first?.expected != found.first?.found)
+        let text = ExactTexts.text(found, in: folder.path)
+        #expect(text == ExactTexts.expected("ImportWeights", "weights of another export", actual: text))
         // Whoever has checked the digest before may leave it out.
         _ = try importProgram(at: path, weights: .map)
     }
@@ -242,6 +300,8 @@ import Testing
             let found = diagnostics { _ = try importProgram(at: path) }
             #expect(found.map(\.code) == [.weightsMismatch])
             #expect(found.map(\.message) == [message])
+            let text = ExactTexts.text(found, in: folder.path)
+            #expect(text == ExactTexts.expected("ImportWeights", "tensor \(name) of shape \(shape)", actual: text))
         }
     }
 }

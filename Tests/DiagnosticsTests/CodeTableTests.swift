@@ -13,6 +13,7 @@ import Testing
         for row in Diagnostic.Code.table {
             #expect(!row.cause.isEmpty && !row.cause.hasSuffix("."), "\(row.code)")
             #expect(!row.remedy.isEmpty && !row.remedy.hasSuffix("."), "\(row.code)")
+            #expect(row.example.contains("[\(row.code)]: "), "\(row.code)")
             #expect([1, 2, 3, 4, 5, 70].contains(row.exit), "\(row.code)")
         }
     }

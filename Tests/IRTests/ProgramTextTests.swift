@@ -1,3 +1,4 @@
+import ExactTexts
 import StatepackBundle
 import StatepackIR
 import Testing
@@ -76,6 +77,22 @@ import Testing
         let error = try #require(throws: ProgramTextError.self) { try Program(text: text) }
         #expect(error.line == line)
         #expect(error.reason.contains(reason))
+    }
+
+    @Test(
+        "What is wrong with a text is said by its line",
+        arguments: [
+            "symbol `a", "func \"f\" { output % }", "source \"\\u{zz}\"", "source \"abc", "func \"f\" [", "func x",
+            "func \"f\" { input x", "symbol s x", "tensor \"a\" bool[] inline \"x\"", "tensor \"a\" bool[] inline 0",
+            "tensor \"a\" bool[] inline zz", "tensor \"a\" bool[floordiv(1, 0)] inline 00", "tensor \"a\" bool[\"x\"]",
+            "tensor \"a\" x", "symbol \"s\"", "symbol s 1 2", "x", "symbol s 1...2 tensor \"a\" bool[s] inline 00",
+            "func \"f\" { %0: bool[] = 5 }", "func \"f\" { %0: bool[] = neg(5) }",
+            "func \"f\" { %0: bool[] = f(m=numbers[x]) }", "tensor \"a\" bool[s]",
+        ])
+    func saysWhatIsWrong(text: String) throws {
+        let error = try #require(throws: ProgramTextError.self) { try Program(text: text) }
+        let found = "line \(error.line): \(error.reason)"
+        #expect(found == ExactTexts.expected("ProgramText", text, actual: found))
     }
 
     @Test func leavesLongDataOutForPeople() throws {

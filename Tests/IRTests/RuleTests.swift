@@ -215,9 +215,26 @@ import Testing
             "the bounds of arange do not fit its step"),
         .init([], "aten.zeros.default(size={s - 1}, dtype=none)", "a size may be negative"),
         .init(
+            [], "aten.arange.start_step(start=0, end=4, step=s, dtype=none)",
+            "the step of arange depends on a symbol or is 0", .unsupportedArgument),
+        .init([], "aten.cat.default(tensors=tensors[], dim=0)", "nothing to join"),
+        .init(
+            ["float32[1, 3, q, 4]", "float32[1, 2, s, 4]"],
+            "aten.scaled_dot_product_attention.default(query=%0, key=%1, value=%1, attn_mask=none, dropout_p=0.0, is_causal=false, scale=none, enable_gqa=true)",
+            "the heads of query are not a multiple of those of key"),
+        .init(
+            ["float32[4611686018427387904]", "float32[4611686018427387904]"],
+            "aten.cat.default(tensors=[%0, %1], dim=0)", "a size cannot be computed: overflow"),
+        .init(
             ["float32[2, 4]", "float32[2, 5]"], "aten.cat.default(tensors=[%0, %1], dim=0)",
             "joined tensors differ outside axis 0"),
     ]
+
+    @Test func refusesACoreIndexThatIsAbsent() throws {
+        let found = try Self.findings(
+            ["float32[9]"], "float32[9]", "index(a=%0, indices=[none])", stage: .decomposed)
+        #expect(found.first?.message == "an index is absent")
+    }
 
     @Test(arguments: misfits)
     func refusesOperandsThatDoNotFit(_ row: Misfit) throws {

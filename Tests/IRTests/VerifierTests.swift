@@ -1,3 +1,4 @@
+import ExactTexts
 import StatepackBundle
 import StatepackDiagnostics
 import StatepackIR
@@ -150,6 +151,8 @@ import Testing
         if let expected = row.expected { #expect(first.expected == expected) }
         if let text = row.found { #expect(first.found == text) }
         #expect(first.location == row.location)
+        let rendered = ExactTexts.text(found)
+        #expect(rendered == ExactTexts.expected("Verifier", row.id, actual: rendered))
     }
 
     @Test func reportsAllFaultsAtOnce() throws {
@@ -184,6 +187,8 @@ import Testing
         #expect(error.diagnostics.map(\.code) == [.invalidProgram, .invalidOperands])
         #expect(error.diagnostics[0].message == "DecomposeOps made an invalid program")
         #expect(error.exitCode == 70)
+        let rendered = error.description
+        #expect(rendered == ExactTexts.expected("Verifier", "fault of a pass", actual: rendered))
     }
 
     @Test func refusesAWriteToSomethingThatIsNoState() throws {
@@ -213,6 +218,20 @@ import Testing
             }
             """
         try Verifier.verify(Self.program(text), stage: .imported)
+    }
+
+    @Test func refusesReferencesThatTheTextCannotSay() throws {
+        let good = try Self.program(Self.core)
+        for (id, change) in [
+            ("initial value of no tensor", { $0.states[0].initialValue = .tensor(1) }),
+            ("constant of no tensor", { $0.functions[0].constants[0].tensor = 1 }),
+            ("use of no state", { $0.functions[0].states[0].state = 1 }),
+        ] as [(String, (inout Program) -> Void)] {
+            var program = good
+            change(&program)
+            let rendered = ExactTexts.text(Verifier.findings(in: program, stage: .decomposed))
+            #expect(rendered == ExactTexts.expected("Verifier", id, actual: rendered))
+        }
     }
 
     @Test func refusesAStateListedTwice() throws {

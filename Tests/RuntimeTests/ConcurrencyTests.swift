@@ -1,3 +1,4 @@
+import ExactTexts
 import Statepack
 import StatepackBundle
 import Testing
@@ -130,7 +131,8 @@ struct ConcurrencyTests {
             Issue.record("an array that a run writes was read")
         } catch let thrown as StatepackError {
             let error = thrown.diagnostics[0]
-            #expect(error.code == .stateInUse && error.message == "input `rows` is in use by another run")
+            #expect(
+                error.description == ExactTexts.expected("Run", "input that another run writes", actual: [error]))
         }
         await gate.open()
         try await slow.value

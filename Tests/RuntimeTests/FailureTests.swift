@@ -97,8 +97,13 @@ struct FailureTests {
         let out = builder.output("out", .float32, [1])
         builder.emit("frobnicate", [], [out])
         let error = loading(builder)
-        #expect(error?.code == .unknownKernel)
-        #expect(error?.message == "there is no kernel `frobnicate`" && error?.found == "frobnicate")
+        #expect(
+            error?.description == """
+                error[E0615]: there is no kernel `frobnicate`
+                  --> function `main`
+                  found:    frobnicate
+                  hint:     update statepack, or convert the model again with this version
+                """)
         #expect(Diagnostic.Code.unknownKernel.exitCode == 4)
     }
 
@@ -175,7 +180,63 @@ struct FailureTests {
         builder.emit("fill", [one], [large])
         let error = running(builder)
         #expect(error?.code == .outOfMemory)
-        #expect(error?.expected == "\(1 << 49) bytes for intermediate values")
+        #expect(
+            error?.description == """
+                error[E0613]: there is not enough memory for a run
+                  --> function `main`
+                  expected: 562949953421312 bytes for intermediate values
+                """)
+    }
+
+    @Test func writeBacksThatCostMoreThanCanBeCountedAreRefused() throws {
+        var builder = ProgramBuilder()
+        for name in ["a", "b", "c"] { _ = builder.state(name, .float32, [1]) }
+        var program = builder.build()
+        for index in 0..<3 { program.functions[0].states[index].copiedBytes = SizeExpression(1 << 62) }
+        let memory = WeightMemory(builder.weights)
+        do {
+            let function = try AIModel(program, weights: memory.bytes, owner: memory).loadFunction(named: "main")
+            _ = try function?.arenaByteCount()
+            Issue.record("it was counted")
+        } catch {
+            #expect(
+                "\(error)" == """
+                    error[E0614]: the cost of the write backs has no value
+                      --> function `main`
+                      hint:     convert the model again with this version
+                    """)
+        }
+    }
+
+    @Test func intermediateValuesBeyondAnAddressSpaceAreRefused() throws {
+        var builder = ProgramBuilder()
+        let one = builder.weight("one", [1] as [Int64], [])
+        // 2^58 bytes each, 2^63 together.
+        for _ in 0..<32 { builder.emit("fill", [one], [builder.temporary(.int64, [SizeExpression(1 << 55)])]) }
+        var program = builder.build()
+        let values = program.functions[0].values.indices.suffix(32)
+        for index in values { program.functions[0].values[index].storage = .arena(first: 0, last: 31) }
+        let memory = WeightMemory(builder.weights)
+        func refusal(_ program: BundleProgram) -> String? {
+            do {
+                let model = AIModel(program, weights: memory.bytes, owner: memory)
+                _ = try model.loadFunction(named: "main")?.runSynchronously(inputs: [:])
+                return nil
+            } catch { return "\(error)" }
+        }
+        #expect(
+            refusal(program) == """
+                error[E0613]: the intermediate values do not fit in memory
+                  --> function `main`
+                """)
+        for index in values { program.functions[0].values[index].shape = [SizeExpression(1 << 62)] }
+        #expect(
+            refusal(program) == """
+                error[E0614]: value 1 does not fit in memory
+                  --> function `main`
+                  found:    [4611686018427387904]
+                  hint:     convert the model again with this version
+                """)
     }
 
     @Test func whatTheExecutorReliesOnIsCheckedAtLoad() throws {
@@ -238,7 +299,13 @@ struct FailureTests {
         } catch let thrown as StatepackError {
             let error = thrown.diagnostics[0]
             #expect(error.code == .malformedFunction)
-            #expect(error.expected == "8 bytes" && error.found == "16 bytes")
+            #expect(
+                error.description == """
+                    error[E0614]: the initial value of state `s` has another size than the state
+                      --> function `main`
+                      expected: 8 bytes
+                      found:    16 bytes
+                    """)
         }
     }
 
@@ -263,9 +330,22 @@ struct FailureTests {
             return nil
         }
         let dynamic = error { try function.initialValue(ofState: "grows") }
-        #expect(dynamic?.code == .dynamicState && dynamic?.found == "[n, 2] float32")
+        #expect(
+            dynamic?.description == """
+                error[E0616]: state `grows` has a dynamic size
+                  --> function `main`
+                  expected: a fixed shape
+                  found:    [n, 2] float32
+                  hint:     use initialValue(ofState:shape:)
+                """)
         let wrong = error { try function.initialValue(ofState: "grows", shape: [2, 3]) }
-        #expect(wrong?.code == .wrongShape && wrong?.expected == "[n, 2] float32" && wrong?.found == "[2, 3]")
+        #expect(
+            wrong?.description == """
+                error[E0604]: the shape does not fit state `grows`
+                  --> function `main`
+                  expected: [n, 2] float32
+                  found:    [2, 3]
+                """)
         let unknown = error { try function.initialValue(ofState: "ramps") }
         #expect(unknown?.code == .unknownArgument && unknown?.expected == "splat, ramp, grows")
     }

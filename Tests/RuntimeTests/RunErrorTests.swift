@@ -1,3 +1,4 @@
+import ExactTexts
 import Statepack
 import StatepackBundle
 import Testing
@@ -157,6 +158,8 @@ struct RunErrorTests {
                 #expect(error.expected == example.expected)
                 #expect(error.found == example.found)
                 #expect(error.location?.contains("function `main`") == true)
+                let text = ExactTexts.text([error])
+                #expect(text == ExactTexts.expected("Run", example.name, actual: text))
             }
             #expect(states.mapValues(bytes) == before)
         }
@@ -221,7 +224,7 @@ struct RunErrorTests {
         } catch let list as StatepackError {
             #expect(list.diagnostics.map(\.code) == [.duplicateArgument, .duplicateArgument])
             #expect(
-                list.diagnostics.map(\.message) == ["input `step` is given twice", "state `count` is given twice"])
+                list.description == ExactTexts.expected("Run", "names given twice", actual: list.diagnostics))
         }
         #expect(floats(one) == [0] && floats(two) == [0])
     }
@@ -366,6 +369,7 @@ struct RunErrorTests {
             error = thrown.diagnostics[0]
         }
         #expect(error?.code == .overlappingViews)
-        #expect(error?.message == "view for state `two` shares its bytes with another argument")
+        let text = ExactTexts.text([try #require(error)])
+        #expect(text == ExactTexts.expected("Run", "one array for two names", actual: text))
     }
 }

@@ -181,7 +181,7 @@ struct ToolRun {
             diagnostics: """
                 error[E0705]: there is no diagnostic `E9999`
                   --> statepack --explain
-                  expected: a code such as E0301
+                  expected: a code such as E0301, or a name such as stateNamesMismatch
                   found:    E9999
 
                 """),
@@ -199,7 +199,18 @@ struct ToolRun {
         for row in Diagnostic.Code.table {
             let run = await ToolRun("statepack", "--explain", row.code.rawValue.lowercased())
             #expect(run.status == 0)
-            #expect(run.results == "\(row.code) \(row.name)\n  cause:  \(row.cause)\n  remedy: \(row.remedy)\n")
+            let example = row.example.split(separator: "\n", omittingEmptySubsequences: false).map { "    \($0)\n" }
+            #expect(
+                run.results == """
+                    \(row.code) \(row.name)
+                      cause:     \(row.cause)
+                      example:
+                    \(example.joined())  remedy:    \(row.remedy)
+                      exit code: \(row.exit)
+
+                    """)
+            let byName = await ToolRun("statepack", "--explain", row.name)
+            #expect(byName.results == run.results)
         }
     }
 

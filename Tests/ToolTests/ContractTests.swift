@@ -1,3 +1,4 @@
+import ExactTexts
 import StatepackBundle
 import StatepackDiagnostics
 import StatepackTool
@@ -351,6 +352,8 @@ import Testing
         var found = Self.contract
         row.change(&found)
         #expect(Self.contract.differences(from: found) == row.expected)
+        let text = ExactTexts.text(row.expected.map(\.diagnostic))
+        #expect(text == ExactTexts.expected("ContractDifferences", row.testDescription, actual: text))
     }
 
     @Test func contextRulesThatAreNewAreReported() {
@@ -531,6 +534,8 @@ import Testing
         #expect(error?.diagnostics.first == row.expected)
         // A fault is said once, not again wherever it shows; a misspelled key is missing as well.
         #expect(error?.diagnostics.count == (row.testDescription == "misspelled key" ? 2 : 1))
+        let rendered = row.expected.description
+        #expect(rendered == ExactTexts.expected("ContractFile", row.testDescription, actual: rendered))
         #expect(error?.exitCode == 3)
     }
 

@@ -1,3 +1,4 @@
+import ExactTexts
 import StatepackDiagnostics
 import StatepackTool
 import Testing
@@ -198,6 +199,10 @@ import Testing
         let before = try folder.read("exported.pb")
         let run = await ToolRun("convert", [folder / "exported.pb"] + row.words.map(fill))
         #expect(run.status == row.status)
+        let text = run.diagnostics.replacing(folder.path, with: "/models").replacing(name, with: "models")
+        #expect(
+            text.dropLast()
+                == ExactTexts.expected("Convert", row.testDescription, actual: String(text.dropLast())))
         #expect(run.results == "")
         #expect(run.diagnostics.hasPrefix(fill(row.diagnostics)), "\(run.diagnostics)")
         #expect(folder.names == ["exported.pb"])

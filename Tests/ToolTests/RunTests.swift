@@ -1,3 +1,4 @@
+import ExactTexts
 import Statepack
 import StatepackDiagnostics
 import StatepackTool
@@ -269,6 +270,11 @@ import Testing
         #expect(
             run.diagnostics.hasPrefix(expected.hasSuffix("\n\n") ? String(expected.dropLast()) : expected),
             "\(run.diagnostics)")
+        let text = String(
+            run.diagnostics.replacing(Repository.example, with: "/models/exported.pb").replacing(
+                folder.path, with: "/models"
+            ).dropLast())
+        #expect(text == ExactTexts.expected("RunModel", row.testDescription, actual: text))
         #expect(folder.names == before)
     }
 }

@@ -82,6 +82,13 @@ import Testing
             at: "replay 0, step 0", expected: "the bytes of the first run", found: "other bytes")
         #expect(report.isolation.reset == .differs([expected]))
         #expect(report.findings.contains(expected))
+        #expect(
+            expected.description == """
+                error[E0724]: output `logits` has other bytes when the sequence starts again after a reset
+                  --> replay 0, step 0
+                  expected: the bytes of the first run
+                  found:    other bytes
+                """)
     }
 
     @Test func whatPassesFromOneSequenceToAnotherIsFound() async throws {
@@ -96,11 +103,13 @@ import Testing
             return isForeign ? Self.disturbed(outputs) : outputs
         }
         #expect(
-            report.findings == [
-                Diagnostic(
-                    .replayInterleaved,
-                    "output `logits` has other bytes when another sequence runs in turns with this one",
-                    at: "replay 0, step 1", expected: "the bytes of the sequence alone", found: "other bytes")
+            report.findings.map(\.description) == [
+                """
+                error[E0752]: output `logits` has other bytes when another sequence runs in turns with this one
+                  --> replay 0, step 1
+                  expected: the bytes of the sequence alone
+                  found:    other bytes
+                """
             ])
         #expect(report.isolation.reset == .holds)
         #expect(report.isolation.order == .holds)
@@ -119,10 +128,13 @@ import Testing
             return hasSeen && isPrompt ? Self.disturbed(outputs) : outputs
         }
         #expect(
-            report.findings == [
-                Diagnostic(
-                    .replayOrder, "output `logits` has other bytes when the replays run in reverse order",
-                    at: "replay 0, step 0", expected: "the bytes of the run in their own order", found: "other bytes")
+            report.findings.map(\.description) == [
+                """
+                error[E0753]: output `logits` has other bytes when the replays run in reverse order
+                  --> replay 0, step 0
+                  expected: the bytes of the run in their own order
+                  found:    other bytes
+                """
             ])
         #expect(report.isolation.reset == .holds)
         #expect(report.isolation.interleaved == .holds)

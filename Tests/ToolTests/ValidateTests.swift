@@ -1,3 +1,4 @@
+import ExactTexts
 import Statepack
 import StatepackBundle
 import StatepackCompiler
@@ -228,6 +229,8 @@ import Testing
         #expect(finding.location == row.location)
         #expect(finding.expected != nil && finding.found != nil || row.code == .replayRefused)
         #expect(DiagnosticList(report.findings).exitCode == row.status)
+        let text = ExactTexts.text([finding])
+        #expect(text == ExactTexts.expected("Replay", row.testDescription, actual: text))
     }
 
     @Test func unchangedRecordingReplaysWithinItsTolerance() async throws {

@@ -21,6 +21,8 @@ from statepack.tables import tensor_from_bytes
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
 
+import exact_texts  # noqa: E402, beside this file
+
 
 class Runner:
     """Runs a program's function call after call, from the initial values in the file on."""
@@ -50,10 +52,11 @@ def initial_states(model: ExportedModel) -> dict[str, torch.Tensor]:
 
 
 def refusal(act: Callable[[], object]) -> list[statepack.Diagnostic]:
-    """The diagnostics with which the act is refused."""
+    """The diagnostics with which the act is refused. Their text is the one in texts/, character for character."""
     with pytest.raises(statepack.ExportError) as caught:
         act()
     assert caught.value.diagnostics
+    exact_texts.check(str(caught.value))
     return caught.value.diagnostics
 
 

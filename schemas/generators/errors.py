@@ -1,4 +1,4 @@
-"""errors.json -> the code constants of Swift and Python, and the explanations behind --explain."""
+"""errors.json -> the code constants of Swift and Python, the explanations behind --explain, and docs/errors.md."""
 
 import json
 import pathlib
@@ -7,7 +7,26 @@ from typing import Any
 
 # What a command's exit code says (schemas/README.md); findings when a row has no "exit".
 EXITS = {1: "findings", 2: "usage", 3: "malformed", 4: "unsupported", 5: "outputFailed", 70: "internalError"}
-FIELDS = {"code", "name", "cause", "remedy", "exit"}
+EXIT_TEXTS = {
+    1: "findings",
+    2: "usage",
+    3: "unreadable or malformed input",
+    4: "unsupported",
+    5: "an output could not be written",
+    70: "a fault of the tool",
+}
+FIELDS = {"code", "name", "cause", "example", "remedy", "exit"}
+# By the two digits after E0.
+STAGES = {
+    "0": ("Exporting from Python", "`statepack.export`, `TorchConverter` and `python -m statepack export`"),
+    "1": ("Reading an exported program", "`convert`, `validate` and `inspect` of exported.pb and its weights"),
+    "2": ("Checking operators", "every stage of the compiler checks the program that it hands on"),
+    "3": ("States", "names of states, and how their updates become writes"),
+    "4": ("Planning", "memory and kernels"),
+    "5": ("Bundles", "writing, opening and checking *.statepack"),
+    "6": ("Running", "thrown by the Swift runtime, as `Diagnostic`"),
+    "7": ("Command line, contracts and replay", "`convert`, `validate` and `statepack`"),
+}
 
 Row = dict[str, Any]
 
@@ -25,11 +44,20 @@ def _load(root: pathlib.Path) -> list[Row]:
             raise SystemExit(f"errors.json: {code}: a code is E, a stage from 00 to 07 and two digits")
         if not re.fullmatch(r"[a-z][A-Za-z0-9]*", row["name"]):
             raise SystemExit(f"errors.json: {code}: the name {row['name']} is not lowerCamelCase")
+        row.setdefault("example", "")  # missing ones are for check_messages.py to report
         if FIELDS - {"exit"} - set(row) or set(row) - FIELDS:
-            raise SystemExit(f"errors.json: {code}: fields are code, name, cause, remedy and, optionally, exit")
+            raise SystemExit(
+                f"errors.json: {code}: fields are code, name, cause, example, remedy and, optionally, exit"
+            )
+        if row["example"] and not re.match(rf"[a-z]+\[{code}\]: .", row["example"]):
+            raise SystemExit(f"errors.json: {code}: the example does not begin as the diagnostic does")
         if row.setdefault("exit", 1) not in EXITS:
             raise SystemExit(f"errors.json: {code}: exit {row['exit']} is not one of {sorted(EXITS)}")
     return sorted(rows, key=lambda row: str(row["code"]))
+
+
+def _swift_string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _swift(rows: list[Row]) -> str:
@@ -38,17 +66,22 @@ def _swift(rows: list[Row]) -> str:
         lines += [f"    /// {row['cause']}", f'    public static let {row["name"]} = Diagnostic.Code("{row["code"]}")']
     lines += [
         "",
-        "    /// Every code with its name, cause, remedy and exit code, in order of code.",
-        "    package static let table: [(code: Diagnostic.Code, name: String, cause: String, remedy: String, exit: Int32)] = [",
+        "    /// Every code with its name, cause, example, remedy and exit code, in order of code.",
+        "    package static let table:",
+        "        [(code: Diagnostic.Code, name: String, cause: String, example: String, remedy: String, exit: Int32)] = [",
     ]
     for row in rows:
-        quoted = [json.dumps(row[field], ensure_ascii=False) for field in ("name", "cause", "remedy")]
-        lines.append("        (")
-        lines.append(f"            .{row['name']}, {quoted[0]},")
-        lines.append(f"            {quoted[1]},")
-        lines.append(f"            {quoted[2]}, {row['exit']}")
-        lines.append("        ),")
-    lines += ["    ]", "}", ""]
+        quoted = {field: _swift_string(row[field]) for field in ("name", "cause", "remedy")}
+        lines.append("            (")
+        lines.append(f"                .{row['name']}, {quoted['name']},")
+        lines.append(f"                {quoted['cause']},")
+        lines.append('                #"""')
+        lines += [f"                {line}".rstrip() for line in row["example"].split("\n")]
+        lines.append('                """#,')
+        lines.append(f"                {quoted['remedy']},")
+        lines.append(f"                {row['exit']}")
+        lines.append("            ),")
+    lines += ["        ]", "}", ""]
     return "\n".join(lines)
 
 
@@ -63,13 +96,58 @@ def _python(rows: list[Row]) -> str:
     for row in rows:
         name = "".join(f"_{c}" if c.isupper() else c.upper() for c in row["name"])
         lines.append(f'{name} = "{row["code"]}"')
-    lines += ["", "# code -> (cause, remedy)", "EXPLANATIONS = {"]
+    lines += ["", "# code -> (name, cause, example, remedy)", "EXPLANATIONS = {"]
     for row in rows:
-        lines.append(f"    {json.dumps(row['code'])}: ({json.dumps(row['cause'])}, {json.dumps(row['remedy'])}),")
+        texts = ", ".join(json.dumps(row[field]) for field in ("name", "cause", "example", "remedy"))
+        lines.append(f"    {json.dumps(row['code'])}: ({texts}),")
     lines += ["}", "", "# code -> what a command that fails with it exits with", "EXIT_CODES = {"]
     lines += [f"    {json.dumps(row['code'])}: {row['exit']}," for row in rows]
     lines += ["}", ""]
     return "\n".join(lines)
+
+
+def _markdown(rows: list[Row]) -> str:
+    lines = [
+        "<!-- Generated by schemas/generate.py from errors.json. Edit that file. -->",
+        "",
+        "# Diagnostics",
+        "",
+        "Every diagnostic has a code that never changes its meaning. Each is listed with its cause, an example, what to do",
+        "about it, and what a command that fails with it exits with. `statepack --explain E0604` (or `--explain wrongShape`)",
+        "and `python -m statepack explain E0604` print the same. The examples are compared with what is printed by the tests.",
+        "",
+    ]
+    for stage, (title, _) in STAGES.items():
+        count = sum(row["code"][2] == stage for row in rows)
+        lines.append(
+            f"- [{title}](#{re.sub('[^a-z -]', '', title.lower()).replace(' ', '-')}): E0{stage}, {count} codes"
+        )
+    for stage, (title, where) in STAGES.items():
+        lines += ["", f"## {title}", "", f"E0{stage}: {where}."]
+        for row in rows:
+            if row["code"][2] != stage:
+                continue
+            exit = f"Exit code {row['exit']}: {EXIT_TEXTS[row['exit']]}."
+            lines += [
+                "",
+                f'<a id="{row["code"].lower()}"></a>',
+                "",
+                f"### {row['code']} {row['name']}",
+                "",
+                f"Cause: {_prose(row['cause'])}.",
+                "",
+                "```text",
+                *row["example"].split("\n"),
+                "```",
+                "",
+                f"Remedy: {_prose(row['remedy'])}. {exit}",
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _prose(text: str) -> str:
+    """Names and placeholders stay as they are written."""
+    return re.sub(r"([*_<>])", r"\\\1", text)
 
 
 def outputs(root: pathlib.Path) -> dict[str, str]:
@@ -77,4 +155,5 @@ def outputs(root: pathlib.Path) -> dict[str, str]:
     return {
         "Sources/StatepackDiagnostics/Codes.generated.swift": _swift(rows),
         "python/src/statepack/_codes.py": _python(rows),
+        "docs/errors.md": _markdown(rows),
     }

@@ -29,9 +29,25 @@ def _clean(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
+def _require_acyclic(text: str) -> None:
+    """No message contains its own kind: readers descend as the schema does and would else need a limit of depth."""
+    bodies = dict(re.findall(r"^message (\w+) \{\n(.*?)^\}", re.sub(r"//.*", "", text), re.DOTALL | re.MULTILINE))
+    parts = {name: set(re.findall(r"\w+", body)) & set(bodies) for name, body in bodies.items()}
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        if name in above:
+            raise SystemExit(f"program.proto: messages contain each other: {' > '.join((*above, name))}")
+        for part in sorted(parts[name]):
+            visit(part, (*above, name))
+
+    for name in parts:
+        visit(name, ())
+
+
 def outputs(root: pathlib.Path) -> dict[str, str]:
     protoc = _tool("protoc", r"libprotoc (\S+)", PROTOC_VERSION, "protobuf-compiler")
     protoc_c = _tool("protoc-c", r"protobuf-c (\S+)", PROTOC_C_VERSION, "protobuf-c-compiler")
+    _require_acyclic((root / "schemas/program.proto").read_text())
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder)
         where = [f"--proto_path={root / 'schemas'}", "program.proto"]

@@ -311,7 +311,7 @@ final class Call: @unchecked Sendable {
         let specialization: Specialization
         do { specialization = try program.specialization(for: symbols) } catch {
             throw (error as? Diagnostic)
-                ?? Diagnostic(.malformedFunction, "the function cannot be prepared", found: "\(error)")
+                ?? .internalFault("the function cannot be prepared: \(error)")
         }
         guard let arena = program.model.arenas.take(byteCount: specialization.arenaByteCount) else {
             throw Diagnostic(
@@ -406,11 +406,9 @@ final class Call: @unchecked Sendable {
                 hint: "no state was changed")
         case SP_OUT_OF_MEMORY:
             return Diagnostic(
-                .outOfMemory, "there is not enough memory for `\(name)`", at: location, hint: "no state was changed")
+                .outOfMemory, "there is not enough memory for a run", at: location, hint: "no state was changed")
         default:
-            return Diagnostic(
-                .malformedFunction, "`\(name)` failed without a reason", at: location, found: "\(failure.kind.rawValue)"
-            )
+            return .internalFault("`\(name)` failed with reason \(failure.kind.rawValue)", at: location)
         }
     }
 

@@ -87,7 +87,8 @@ final class Specialization: @unchecked Sendable {
             blocks.append(ArenaLayout.Block(byteCount: byteCounts[index], lifetime: first...max(first, last)))
         }
         guard let placement = ArenaLayout.place(blocks) else {
-            throw malformed("the intermediate values do not fit in memory")
+            throw Diagnostic(
+                .outOfMemory, "the intermediate values do not fit in memory", at: "function `\(function.name)`")
         }
         valueByteCount = placement.byteCount
 

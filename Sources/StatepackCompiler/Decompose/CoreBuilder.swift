@@ -42,9 +42,8 @@ final class CoreBuilder {
         for (result, value) in zip(node.results, results) {
             let (expected, found) = (original[result], self[value])
             guard expected.scalarType == found.scalarType, input.areEqual(expected.shape, found.shape) else {
-                throw RuleFailure(
-                    .invalidProgram, "DecomposeOps gives another type", expected: input.text(expected),
-                    found: input.text(found))
+                throw RuleFailure.internalFault(
+                    "DecomposeOps gives \(input.text(found)) for \(input.text(expected))")
             }
             replacements[result] = value
         }
@@ -117,7 +116,7 @@ final class CoreBuilder {
         guard
             let rule = OperatorTable.kernels[op]?.rule ?? OperatorTable.views[op]?.rule
                 ?? OperatorTable.scatters[op]?.rule
-        else { throw RuleFailure(.internalError, "no core operator `\(op)`") }
+        else { throw RuleFailure.internalFault("no core operator `\(op)`") }
         let result = function.addValue(type ?? ValueType(.bool, []))
         let node = Node(
             op, arguments.map { Node.Argument($0.0, $0.1) }, results: [result], source: source)

@@ -37,7 +37,7 @@ extension CoreBuilder {
         case "index", "index_select", "gather": return [try read(name)]
         case "index_put", "index_copy", "slice_scatter", "select_scatter", "scatter": return [try write(name)]
         default:
-            throw RuleFailure(.internalError, "ops.json has an operator that DecomposeOps does not lower")
+            throw RuleFailure.internalFault("ops.json has an operator that DecomposeOps does not lower")
         }
     }
 

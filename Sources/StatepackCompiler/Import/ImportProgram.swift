@@ -290,19 +290,21 @@ enum ExportedFileReader {
 
 // MARK: libprotobuf-c
 
-/// Calls `body` with an unpacked message and frees it. `scan` is the message's descriptor; `depth` is its nesting in the file.
+/// Five hundred bytes of memory for each of a million messages, and the bytes themselves.
+let unpackedMemory = 512 << 20
+
+/// Calls `body` with an unpacked message and frees it. `memory` bounds what it may take.
 func withUnpacked<Message, R>(
-    _ bytes: UnsafeRawBufferPointer, depth: Int, path: String, skippingUnknownFields: Bool,
+    _ bytes: UnsafeRawBufferPointer, path: String, skippingUnknownFields: Bool, memory: Int = unpackedMemory,
     descriptor: UnsafePointer<ProtobufCMessageDescriptor>, as type: Message.Type,
     _ body: (UnsafePointer<Message>) throws(DiagnosticList) -> R
 ) throws(DiagnosticList) -> R {
     do {
-        try WireScan.check(bytes, as: descriptor, depth: depth, skippingUnknownFields: skippingUnknownFields)
+        try WireScan.check(bytes, as: descriptor, skippingUnknownFields: skippingUnknownFields)
     } catch {
         throw DiagnosticList([ExportedFileReader.diagnostic(error, path: path)])
     }
-    // Five hundred bytes of memory for each of a million messages, and the bytes themselves.
-    let allocator = CappedAllocator(limit: 512 << 20)
+    let allocator = CappedAllocator(limit: memory)
     var result: Result<R, DiagnosticList>?
     allocator.withAllocator { pointer in
         guard
@@ -320,7 +322,8 @@ func withUnpacked<Message, R>(
         throw DiagnosticList([
             allocator.isExhausted
                 ? Diagnostic(
-                    .programLimitExceeded, "the program takes too much memory", at: path, expected: "at most 512 MiB")
+                    .programLimitExceeded, "the program takes too much memory", at: path,
+                    expected: "at most \(memory) bytes")
                 : Diagnostic(.malformedProgram, "the program is not the wire format of program.proto", at: path)
         ])
     }

@@ -33,7 +33,7 @@ package final class MappedFile: Sendable {
         defer { close(descriptor) }
         var status = stat()
         guard fstat(descriptor, &status) == 0 else {
-            throw refuse(.unreadableFile, "the file cannot be read", found: String(cString: strerror(errno)))
+            throw refuse(.unreadableFile, "the file cannot be opened", found: String(cString: strerror(errno)))
         }
         switch status.st_mode & S_IFMT {
         case S_IFREG: break

@@ -23,7 +23,7 @@ struct ProgramConversion {
         var prototype = Statepack__Program__V1__Program()
         statepack__program__v1__program__init(&prototype)
         return try withUnpacked(
-            bytes, depth: 2, path: path, skippingUnknownFields: skippingUnknownFields,
+            bytes, path: path, skippingUnknownFields: skippingUnknownFields,
             descriptor: prototype.base.descriptor, as: Statepack__Program__V1__Program.self
         ) { message throws(DiagnosticList) in
             var conversion = ProgramConversion(path: path)

@@ -60,16 +60,18 @@ package struct Recording: Hashable, Sendable {
     package init(replays: [Replay]) { self.replays = replays }
 
     /// Reads and checks the message `Recording`. Whether it fits a program's functions is the caller's to
-    /// check. Throws `malformedRecording`, `malformedProgram` or `programLimitExceeded`.
+    /// check. Throws `malformedRecording`, `malformedProgram` or `programLimitExceeded`, the last
+    /// also when the unpacked message takes more bytes than `memory`.
     ///
     /// - Parameter skippingUnknownFields: For a file of a newer minor version.
     package init(
-        serialized bytes: UnsafeRawBufferPointer, path: String = "recording", skippingUnknownFields: Bool = false
+        serialized bytes: UnsafeRawBufferPointer, path: String = "recording", skippingUnknownFields: Bool = false,
+        memory: Int? = nil
     ) throws(DiagnosticList) {
         var prototype = Statepack__Program__V1__Recording()
         statepack__program__v1__recording__init(&prototype)
         self = try withUnpacked(
-            bytes, depth: 2, path: path, skippingUnknownFields: skippingUnknownFields,
+            bytes, path: path, skippingUnknownFields: skippingUnknownFields, memory: memory ?? unpackedMemory,
             descriptor: prototype.base.descriptor, as: Statepack__Program__V1__Recording.self
         ) { message throws(DiagnosticList) in
             var conversion = RecordingConversion(path: path)

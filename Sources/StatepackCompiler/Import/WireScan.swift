@@ -20,8 +20,6 @@ struct WireScan {
         var offset: Int
     }
 
-    /// Nesting of an honest file is at most eight messages, ExportedFile included.
-    static let maximumDepth = 8
     /// Messages and elements of repeated fields.
     static let maximumElements = 4 << 20
     /// Messages alone: what they cost in memory is many times what they cost in the file.
@@ -37,13 +35,14 @@ struct WireScan {
         self.skipsUnknownFields = skipsUnknownFields
     }
 
-    /// Checks a whole message of `type`, at `depth` below the file.
+    /// Checks a whole message of `type`. Never descends further than the schema does: no message of it contains
+    /// its own kind, which `schemas/generate.py` checks, and unknown fields are not entered.
     static func check(
-        _ bytes: UnsafeRawBufferPointer, as type: UnsafePointer<ProtobufCMessageDescriptor>, depth: Int,
+        _ bytes: UnsafeRawBufferPointer, as type: UnsafePointer<ProtobufCMessageDescriptor>,
         skippingUnknownFields: Bool
     ) throws(Failure) {
         var scan = WireScan(bytes, skipsUnknownFields: skippingUnknownFields)
-        try scan.message(0..<bytes.count, type, depth)
+        try scan.message(0..<bytes.count, type)
     }
 
     // MARK: Wire format
@@ -114,12 +113,8 @@ struct WireScan {
     }
 
     private mutating func message(
-        _ range: Range<Int>, _ type: UnsafePointer<ProtobufCMessageDescriptor>, _ depth: Int
+        _ range: Range<Int>, _ type: UnsafePointer<ProtobufCMessageDescriptor>
     ) throws(Failure) {
-        guard depth <= Self.maximumDepth else {
-            throw Failure(
-                kind: .limit, reason: "messages nest deeper than \(Self.maximumDepth)", offset: range.lowerBound)
-        }
         messages += 1
         if messages > Self.maximumMessages {
             throw Failure(kind: .limit, reason: "more than \(Self.maximumMessages) messages", offset: range.lowerBound)
@@ -142,12 +137,12 @@ struct WireScan {
                 }
                 seen |= 1 << index
             }
-            try check(field, declared, start, depth)
+            try check(field, declared, start)
         }
     }
 
     private mutating func check(
-        _ field: Field, _ declared: ProtobufCFieldDescriptor, _ start: Int, _ depth: Int
+        _ field: Field, _ declared: ProtobufCFieldDescriptor, _ start: Int
     ) throws(Failure) {
         let expected: UInt8
         switch declared.type {
@@ -167,7 +162,7 @@ struct WireScan {
         switch declared.type {
         case PROTOBUF_C_TYPE_MESSAGE:
             try message(
-                field.content, declared.descriptor.assumingMemoryBound(to: ProtobufCMessageDescriptor.self), depth + 1)
+                field.content, declared.descriptor.assumingMemoryBound(to: ProtobufCMessageDescriptor.self))
         case PROTOBUF_C_TYPE_STRING:
             try string(field.content)
         case PROTOBUF_C_TYPE_BOOL:

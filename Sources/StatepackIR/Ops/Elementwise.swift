@@ -6,7 +6,7 @@ extension AtenRules {
     /// The two operands of a binary operator; the second may be a Python number.
     private static func operands(_ input: RuleInput) throws(RuleFailure) -> [Promotion.Operand] {
         let names = input.node.arguments.prefix(2).map(\.name)
-        guard names.count == 2 else { throw RuleFailure(.invalidArgument, "expected two operands") }
+        guard names.count == 2 else { throw RuleFailure.internalFault("expected two operands") }
         var result: [Promotion.Operand] = []
         for name in names {
             if case .tensor? = input.node[name] {

@@ -78,10 +78,11 @@ extension AtenRules {
 
     @Sendable static func cat(_ input: RuleInput) throws(RuleFailure) -> [ValueType] {
         let parts = try input.tensorList("tensors").compactMap { $0 }
+        try input.require(!parts.isEmpty, "nothing to join")
         let type = try input.resultType(parts.map { .tensor($0) })
         // torch lets empty tensors of one axis join anything.
         let counted = parts.filter { !isSkipped($0) }
-        guard let first = counted.first ?? parts.first else { throw RuleFailure(.invalidOperands, "nothing to join") }
+        let first = counted.first ?? parts[0]
         let axis = try input.axis(named: "dim", rank: first.rank)
         return [ValueType(type, try joined(input, counted.isEmpty ? [first] : counted, axis))]
     }
@@ -109,7 +110,7 @@ extension AtenRules {
 extension CoreRules {
     /// The shape of what these make is in their result; the rest of the program is checked against it.
     private static func made(_ input: RuleInput) throws(RuleFailure) -> ValueType {
-        guard let type = input.resultTypes.first else { throw RuleFailure(.invalidOperands, "no result") }
+        guard let type = input.resultTypes.first else { throw RuleFailure.internalFault("no result") }
         try requireSupported(input, type.scalarType)
         return type
     }

@@ -65,7 +65,7 @@ extension AtenRules {
         let isAdd = input.node.op == "aten.addmm.default"
         let names =
             isAdd ? ["mat1", "mat2"] : Array(input.node.arguments.prefix(2).map(\.name))
-        guard names.count == 2 else { throw RuleFailure(.invalidArgument, "expected two operands") }
+        guard names.count == 2 else { throw RuleFailure.internalFault("expected two operands") }
         let (a, b) = (try input.tensor(names[0]), try input.tensor(names[1]))
         try input.requireType(b.scalarType, a.scalarType, names[1])
         let rank =

@@ -14,6 +14,11 @@ package struct RuleFailure: Error, Hashable, Sendable {
         self.expected = expected
         self.found = found
     }
+
+    /// As `Diagnostic.internalFault`.
+    package static func internalFault(_ detail: String) -> RuleFailure {
+        RuleFailure(.internalError, Diagnostic.internalFault(detail).message, found: detail)
+    }
 }
 
 /// A Python number as an operator's argument.
@@ -62,7 +67,7 @@ package struct RuleInput {
 
     private func wrongKind(_ name: String, _ expected: String) -> RuleFailure {
         guard let value = node[name] else {
-            return RuleFailure(.invalidArgument, "argument `\(name)` is missing", expected: expected)
+            return RuleFailure.internalFault("argument `\(name)` is missing, expected \(expected)")
         }
         return RuleFailure(
             .invalidArgument, "argument `\(name)` has the wrong kind", expected: expected, found: value.kind)

@@ -193,7 +193,9 @@ extension CommandSyntax {
         name: "statepack",
         summary: "From an exported PyTorch program with named states to a bundle that Swift runs.",
         options: [
-            Option("explain", .text("CODE"), "print cause and remedy of a diagnostic such as E0301")
+            Option(
+                "explain", .text("CODE"),
+                "print cause, example and remedy of a diagnostic such as E0301 or stateNamesMismatch")
         ],
         notes: ["`statepack COMMAND --help` describes a command.", exitCodes],
         subcommands: [convert, validate, inspect, describe, diff, contract, run, help])

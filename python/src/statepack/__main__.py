@@ -1,4 +1,4 @@
-"""python -m statepack export module.py:build -o exported.pb"""
+"""python -m statepack export module.py:build -o exported.pb, python -m statepack explain E0002"""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from . import __version__
 from . import _codes as codes
 from .diagnostics import Diagnostic, ExportError
+from .nearest import nearest_name
 
 _BUILD_HELP = """`build` is called without arguments and returns a statepack.ExportRequest (the arguments of
 statepack.export), or what statepack.export or TorchConverter.to_program returned."""
@@ -26,13 +27,40 @@ def main(arguments: list[str] | None = None) -> int:
     export.add_argument("build", metavar="MODULE:FUNCTION", help="a Python file or module, and a function in it")
     export.add_argument("-o", "--output", default="exported.pb", metavar="FILE", help="default: exported.pb")
     export.add_argument("-q", "--quiet", action="store_true", help="do not print the state table")
+    explain = commands.add_parser("explain", help="print cause, example and remedy of a diagnostic")
+    explain.add_argument("code", metavar="CODE", help="a code such as E0002, or a name such as mutatedConstant")
     options = parser.parse_args(arguments)
     try:
+        if options.command == "explain":
+            print(_explanation(options.code), end="")
+            return 0
         _build(options.build).save(options.output, quiet=options.quiet)
     except ExportError as error:
         print(error, file=sys.stderr)
         return max((codes.EXIT_CODES.get(item.code, 1) for item in error.diagnostics), default=1)
     return 0
+
+
+def _explanation(word: str) -> str:
+    """The text of `statepack --explain`."""
+    for code, (name, cause, example, remedy) in codes.EXPLANATIONS.items():
+        if word.upper() == code or word == name:
+            shown = "\n".join(f"    {line}" for line in example.split("\n"))
+            return (
+                f"{code} {name}\n  cause:     {cause}\n  example:\n{shown}\n  remedy:    {remedy}\n"
+                f"  exit code: {codes.EXIT_CODES[code]}\n"
+            )
+    near = nearest_name(word, [name for name, *_ in codes.EXPLANATIONS.values()] + list(codes.EXPLANATIONS))
+    raise ExportError(
+        Diagnostic(
+            codes.INVALID_OPTION_VALUE,
+            f"there is no diagnostic `{word}`",
+            "python -m statepack explain",
+            "a code such as E0002, or a name such as mutatedConstant",
+            word,
+            f"did you mean `{near}`?" if near else None,
+        )
+    )
 
 
 def _build(target: str) -> Any:

@@ -255,11 +255,11 @@ def quiet_torch() -> Iterator[None]:
         yield
 
 
-def torch_failure(what: str, where: str, error: Exception) -> Diagnostic:
+def torch_failure(message: str, where: str, error: Exception) -> Diagnostic:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return Diagnostic(
         codes.TORCH_EXPORT_FAILED,
-        what,
+        message,
         where,
         found="\n".join([f"{type(error).__name__}: {(lines or [''])[0]}", *lines[1:8]]),
     )
