@@ -272,7 +272,7 @@ private struct ExportedParts {
     private var program: [UInt8] = []
     private var rest: [UInt8] = []
     private(set) var weights: [UInt8] = []
-    /// Offsets in the body of everything but the elements of tensors.
+    /// Offsets in the body of everything but the elements of tensors, stored or recorded.
     private(set) var structure: [Int] = []
 
     private struct Field {
@@ -326,10 +326,11 @@ private struct ExportedParts {
 
     init(_ body: [UInt8]) throws {
         var entries: [SafetensorsWriter.Tensor] = []
-        structure = Array(body.indices)
+        var elements: [Range<Int>] = []
         for field in try Self.fields(body, 0..<body.count) {
             guard field.number == 3 else {
                 rest += body[field.whole]
+                elements += try Self.recordedElements(body, field.content)
                 continue
             }
             for part in try Self.fields(body, field.content) {
@@ -352,12 +353,29 @@ private struct ExportedParts {
                         scalarType: ScalarType(rawValue: UInt32(content(2)[0]))!, shape: shape, bytes: content(4)))
                 let kept = tensor.filter { $0.number != 4 && $0.number != 5 }.flatMap { body[$0.whole] }
                 program += [5 << 3 | 2] + Self.encoded(kept.count) + kept
-                if let data = tensor.first(where: { $0.number == 4 }) {
-                    structure.removeAll { data.content.contains($0) }
+                if let data = tensor.first(where: { $0.number == 4 }) { elements.append(data.content) }
+            }
+        }
+        var start = 0
+        for range in elements.sorted(by: { $0.lowerBound < $1.lowerBound }) {
+            structure += start..<range.lowerBound
+            start = range.upperBound
+        }
+        structure += start..<body.count
+        weights = SafetensorsWriter.encode(entries)
+    }
+
+    /// Where a recording has the elements of its inputs, outputs and states.
+    private static func recordedElements(_ body: [UInt8], _ recording: Range<Int>) throws -> [Range<Int>] {
+        let numberOfElements = [2: 4, 3: 5, 4: 3]
+        return try fields(body, recording).flatMap { replay in
+            try fields(body, replay.content).flatMap { step in
+                try fields(body, step.content).flatMap { tensor -> [Range<Int>] in
+                    guard let number = numberOfElements[tensor.number] else { return [] }
+                    return try fields(body, tensor.content).filter { $0.number == number }.map(\.content)
                 }
             }
         }
-        weights = SafetensorsWriter.encode(entries)
     }
 
     /// The body with a program that refers to these weights.
