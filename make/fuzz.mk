@@ -3,9 +3,10 @@
 FUZZ_SECONDS ?= 600
 FUZZ_TARGETS ?= exported convert safetensors bundle program contract inputs
 FUZZ_SCRATCH := .build/fuzz
-# Without the second and third flag libFuzzer runs blind: neither Swift nor C would count edges.
+# Of several -sanitize flags swiftc obeys the last alone: both names must be in it, or Swift code is either not seen by
+# AddressSanitizer or counts no edges. --sanitize is for C and for linking.
 FUZZ_FLAGS := -c release --product FuzzReaders --scratch-path $(FUZZ_SCRATCH) --sanitize=fuzzer --sanitize=address \
-	-Xswiftc -sanitize=fuzzer -Xswiftc -parse-as-library -Xcc -fsanitize=fuzzer-no-link
+	-Xswiftc -sanitize=fuzzer,address -Xswiftc -parse-as-library -Xcc -fsanitize=fuzzer-no-link
 
 .PHONY: fuzz
 fuzz: fuzz-build ## fuzz each reader for FUZZ_SECONDS (600) under AddressSanitizer; crashes are kept in build/fuzz

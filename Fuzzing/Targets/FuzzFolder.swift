@@ -1,3 +1,4 @@
+import Statepack
 import StatepackDiagnostics
 
 #if canImport(Glibc)
@@ -41,6 +42,8 @@ func attempt<Result>(_ body: () throws -> Result) -> Result? {
         return try body()
     } catch let list as DiagnosticList {
         for diagnostic in list.diagnostics { judge(diagnostic) }
+    } catch let error as StatepackError {
+        for diagnostic in error.diagnostics { judge(diagnostic) }
     } catch let diagnostic as Diagnostic {
         judge(diagnostic)
     } catch {

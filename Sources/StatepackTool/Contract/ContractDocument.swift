@@ -8,6 +8,10 @@ extension Contract {
 
     /// A hundred bytes an entry: forty thousand of them.
     package static let maximumDocumentBytes = 4 << 20
+    /// Symbols are compared one by one with all that sizes name; a program has a handful.
+    package static let maximumSymbolCount = 1024
+    /// Inputs, outputs or states of a function, and functions: what a bundle may have of each.
+    package static let maximumEntryCount = 1 << 14
 
     package var json: JSONValue {
         [
@@ -138,10 +142,16 @@ private struct ContractReader {
         return result
     }
 
-    mutating func array(_ value: JSONValue?, _ path: String) -> [JSONValue] {
+    mutating func array(
+        _ value: JSONValue?, _ path: String, limit: Int = Contract.maximumEntryCount
+    ) -> [JSONValue] {
         guard let value else { return [] }
-        if let values = value.arrayValue { return values }
-        fault(path, "the contract has the wrong kind of value", expected: "an array", found: value.kind)
+        guard let values = value.arrayValue else {
+            fault(path, "the contract has the wrong kind of value", expected: "an array", found: value.kind)
+            return []
+        }
+        if values.count <= limit { return values }
+        fault(path, "the list is too long", expected: "at most \(limit)", found: "\(values.count)")
         return []
     }
 
@@ -177,7 +187,7 @@ private struct ContractReader {
         var seen: Set<String> = []
         let faults = findings.count
         areSymbolsKnown = top["symbols"] != nil
-        for (index, value) in array(top["symbols"], "symbols").enumerated() {
+        for (index, value) in array(top["symbols"], "symbols", limit: Contract.maximumSymbolCount).enumerated() {
             let path = "symbols[\(index)]"
             guard let fields = members(value, path, keys: ["name", "min", "max"]),
                 let name = name(fields["name"], "\(path).name"), let min = integer(fields["min"], "\(path).min"),
