@@ -194,7 +194,16 @@ def test_pre_commit_refuses_a_damaged_bundle(hooked: Scratch) -> None:
 def test_pre_commit_leaves_a_commit_without_models_alone(hooked: Scratch) -> None:
     (hooked.folder / "notes.txt").write_text("nothing of a model\n")
     output = hooked.committed()
-    assert len(re.findall(r"^statepack \w+\.+\(no files to check\)Skipped$", output, re.MULTILINE)) == 2
+    assert re.search(r"^statepack validate\.+\(no files to check\)Skipped$", output, re.MULTILINE)
+    assert re.search(r"^statepack contract\.+Passed$", output, re.MULTILINE)
+
+
+def test_pre_commit_refuses_a_deleted_contract(hooked: Scratch) -> None:
+    (hooked.folder / "model/exported.contract.json").unlink()
+    output = hooked.refused()
+    assert re.search(r"^statepack contract\.+Failed$", output, re.MULTILINE)
+    assert "error[E0728]: " in output
+    assert "model/exported.pb" in output
 
 
 def test_the_hooks_take_less_than_two_seconds(hooked: Scratch) -> None:
