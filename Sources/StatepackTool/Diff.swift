@@ -169,7 +169,7 @@ extension ContractDifference.Change {
         case .initialValue: "other initial values"
         case .writtenBy: "written by other operators"
         case .weights: "other weights"
-        case .graph: "other operators"
+        case .graph: "computes in another way"
         case .program: "another program"
         }
     }
