@@ -343,6 +343,8 @@ extension Diagnostic.Code {
     public static let graphChanged = Diagnostic.Code("E0784")
     /// two versions of a model were made from different programs
     public static let programChanged = Diagnostic.Code("E0785")
+    /// not every folder could be searched for contracts and models
+    public static let contractSearchIncomplete = Diagnostic.Code("E0786")
     /// a fault of this tool
     public static let internalError = Diagnostic.Code("E0799")
 
@@ -2414,6 +2416,18 @@ extension Diagnostic.Code {
                 """#,
                 "compare two files of one kind to learn what changed",
                 1
+            ),
+            (
+                .contractSearchIncomplete, "contractSearchIncomplete",
+                "not every folder could be searched for contracts and models",
+                #"""
+                error[E0786]: there are too many folders to search for contracts
+                  --> FOLDER
+                  expected: at most 1 folders
+                  hint:     name the files: statepack contract FILE...
+                """#,
+                "name the files, or make the folder readable",
+                3
             ),
             (
                 .internalError, "internalError",

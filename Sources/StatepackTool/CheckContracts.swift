@@ -13,7 +13,9 @@ struct CheckContracts {
     func run() throws -> Int32 {
         var findings: [Diagnostic] = []
         var groups: [JSONValue] = []
-        for group in ContractPartners.groups(of: arguments.operands) {
+        let files = arguments.operands.isEmpty ? try ContractSearch.files(in: ".") : arguments.operands
+        if files.isEmpty { console.writeLine("no contract and no model in this folder or below it") }
+        for group in ContractPartners.groups(of: files) {
             let check = ContractCheck(group, updates: arguments.has("update"))
             findings += check.findings
             for finding in check.findings { console.report(finding) }
@@ -65,10 +67,29 @@ private struct ContractCheck {
                 let model = try Model(path: path)
                 models.append(OpenModel(path: path, digest: model.programDigest, contract: model.contract))
             } catch {
-                findings += Tool.diagnostics(of: error)
+                findings += Tool.diagnostics(of: error).map(hintingAtOtherFiles)
             }
         }
         return models
+    }
+
+    /// A protobuf of another tool has the same suffix, but no contract.
+    private func hintingAtOtherFiles(_ finding: Diagnostic) -> Diagnostic {
+        guard finding.code == .notAnExportedProgram, finding.hint == nil, !group.hasContract else { return finding }
+        var finding = finding
+        finding.hint =
+            "when it is no model of Statepack's, leave it out: narrow `files:` of the hook statepack-contract"
+        return finding
+    }
+
+    /// A contract that cannot be read is written anew from the model beside it.
+    private func hintingAtUpdate(_ finding: Diagnostic) -> Diagnostic {
+        guard finding.code == .contractMalformed, finding.hint == nil, !(group.programs + group.bundles).isEmpty else {
+            return finding
+        }
+        var finding = finding
+        finding.hint = "`statepack contract --update \(group.contract)` writes it anew"
+        return finding
     }
 
     private mutating func update(from models: [OpenModel]) {
@@ -97,9 +118,10 @@ private struct ContractCheck {
             do {
                 contract = try ContractFile.read(group.contract)
             } catch {
-                findings += Tool.diagnostics(of: error)
+                findings += Tool.diagnostics(of: error).map(hintingAtUpdate)
             }
-        } else if let model = group.programs.first ?? group.bundles.first {
+        } else if let model = (programs.first ?? bundles.first)?.path {
+            // A file that could not be read is reported already, and may be no model at all.
             findings.append(
                 Diagnostic(
                     .contractAbsent, "the model has no contract", at: model,
@@ -131,13 +153,10 @@ private struct ContractCheck {
     private mutating func compare(_ contract: Contract?, with model: OpenModel) {
         guard let contract else { return }
         for difference in contract.differences(from: model.contract) {
-            var finding = difference.finding
-            finding.location = finding.location.map { "\(model.path), \($0)" } ?? model.path
-            let accept =
-                "when the change is meant: statepack contract --update \(group.contract)"
-                + (difference.class == .breaking ? ", and change the Swift callers" : "")
-            finding.hint = finding.hint.map { "\($0)\n\(accept)" } ?? accept
-            findings.append(finding)
+            findings.append(
+                difference.finding(
+                    in: model.path, acceptedBy: "statepack contract --update \(group.contract)",
+                    contract: group.contract))
         }
     }
 

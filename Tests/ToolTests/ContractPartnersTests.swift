@@ -1,6 +1,15 @@
+import ExactTexts
 import StatepackBundle
-import StatepackTool
+import StatepackDiagnostics
 import Testing
+
+@testable import StatepackTool
+
+#if canImport(Glibc)
+    import Glibc
+#elseif canImport(Darwin)
+    import Darwin
+#endif
 
 /// `statepack contract`: which files belong together, and what is said when they do not agree.
 @Suite struct ContractPartnersTests {
@@ -56,7 +65,7 @@ import Testing
                       --> \(folder / "exported.pb"), function `main`, state `\(state)`
                       expected: [2, 512, 64] float32
                       found:    [2, 256, 64] float32
-                      hint:     when the change is meant: statepack contract --update \(contract), and change the Swift callers
+                      hint:     when the change is meant: statepack contract --update \(contract), and change the Swift callers, then git add \(contract)
 
                     """
                 }.joined())
@@ -81,6 +90,9 @@ import Testing
         let refused = await Self.check(folder, "exported.pb")
         #expect(refused.status == 3)
         #expect(refused.diagnostics.hasPrefix("error[E0711]: the contract is not valid JSON"))
+        #expect(
+            refused.diagnostics.hasSuffix(
+                "  hint:     `statepack contract --update \(folder / "exported.contract.json")` writes it anew\n"))
         let run = await Self.check(folder, "exported.pb", options: ["--update"])
         #expect(run.status == 0)
         #expect(
@@ -148,7 +160,7 @@ import Testing
                   expected: scores: [1, query, 64] float32
                   found:    logits: [1, query, 64] float32
                   hint:     name it `scores` with output_names in the exporter, or change the contract and the callers together
-                            when the change is meant: statepack contract --update \(other / "exported.contract.json"), and change the Swift callers
+                            when the change is meant: statepack contract --update \(other / "exported.contract.json"), and change the Swift callers, then git add \(other / "exported.contract.json")
 
                 """)
     }
@@ -187,6 +199,107 @@ import Testing
             #expect(run.status == 3, "\(name): \(run.results)")
             #expect(run.diagnostics.contains("  --> \(folder / name)\n"), "\(run.diagnostics)")
         }
+    }
+
+    // MARK: Files that are searched, or gone
+
+    /// `statepack contract` without operands, in that folder: its exit code, and all that it prints.
+    private static func search(_ folder: String) throws -> (status: Int32, text: String) {
+        let stream = try #require(popen("cd '\(folder)' && '\(HostileBombTests.command())' contract 2>&1", "r"))
+        var text: [UInt8] = []
+        while case let byte = getc(stream), byte != EOF { text.append(UInt8(byte)) }
+        return (pclose(stream) >> 8, String(decoding: text, as: UTF8.self))
+    }
+
+    @Test func modelWhoseContractWasDeletedIsRefusedWithoutOperands() throws {
+        let folder = try ConvertTests.exampleFolder()
+        let (status, text) = try Self.search(folder.path)
+        #expect(status == 1)
+        #expect(
+            text == """
+                error[E0728]: the model has no contract
+                  --> exported.pb
+                  expected: exported.contract.json beside it
+                  found:    no such file
+                  hint:     write one and commit it: statepack describe exported.pb -o exported.contract.json
+
+                """)
+    }
+
+    @Test func everyGroupBelowTheFolderIsCheckedWithoutOperands() async throws {
+        let folder = try await Self.partners()
+        let below = folder / "below"
+        let hidden = ["\(folder.path)/.build", "\(folder.path)/node_modules"]
+        for path in [below] + hidden { #expect(mkdir(path, 0o700) == 0) }
+        defer {
+            for path in [below] + hidden {
+                unlink("\(path)/m.pb")
+                rmdir(path)
+            }
+        }
+        for path in [below] + hidden {
+            folder.write(try folder.read("exported.pb"), to: "\(path.dropFirst(folder.path.utf8.count + 1))/m.pb")
+        }
+        // Neither a protobuf of another tool nor a link is looked at.
+        folder.write([0x08, 0x07], to: "onnx.pb")
+        #expect(symlink(below, folder / "link") == 0)
+        let refused = try Self.search(folder.path)
+        #expect(refused.status == 1)
+        #expect(
+            refused.text.hasPrefix("error[E0728]: the model has no contract\n  --> below/m.pb\n"), "\(refused.text)")
+        #expect(refused.text.components(of: "error[") == 1)
+        #expect(refused.text.hasSuffix("exported.contract.json: holds for exported.pb, exported.statepack\n"))
+        unlink("\(below)/m.pb")
+        let holds = try Self.search(folder.path)
+        #expect(holds.status == 0)
+        #expect(holds.text == "exported.contract.json: holds for exported.pb, exported.statepack\n")
+    }
+
+    @Test func folderWithoutModelsHoldsWithALine() throws {
+        let folder = TestFolder()
+        folder.write([0x08, 0x07], to: "onnx.pb")
+        let (status, text) = try Self.search(folder.path)
+        #expect(status == 0)
+        #expect(text == "no contract and no model in this folder or below it\n")
+    }
+
+    @Test func searchThatCannotSeeEveryFolderIsRefused() {
+        let folder = TestFolder()
+        #expect(mkdir(folder / "below", 0o700) == 0)
+        defer { rmdir(folder / "below") }
+        let many = #expect(throws: Diagnostic.self) { try ContractSearch.files(in: folder.path, folderLimit: 1) }
+        let missing = #expect(throws: Diagnostic.self) { try ContractSearch.files(in: folder / "missing") }
+        let texts = [("many", many), ("missing", missing)].map { name, error in
+            (name, (error?.description ?? "all was searched").replacing(folder.path, with: "FOLDER"))
+        }
+        for (name, text) in texts {
+            #expect(text == ExactTexts.expected("Tool", "search of \(name) folders", actual: text))
+        }
+    }
+
+    @Test func deletedContractThatIsNamedIsMissedByItsModels() async throws {
+        let folder = try await Self.partners(bundle: "model.statepack")
+        unlink(folder / "exported.contract.json")
+        let run = await Self.check(folder, "exported.contract.json")
+        #expect(run.status == 1)
+        #expect(run.diagnostics.hasPrefix("error[E0728]: the model has no contract\n  --> \(folder / "exported.pb")\n"))
+        #expect(run.diagnostics.components(of: "error[") == 1)
+    }
+
+    @Test func protobufOfAnotherToolIsReportedOnce() async throws {
+        let folder = TestFolder()
+        folder.write([0x08, 0x07], to: "onnx.pb")
+        let run = await Self.check(folder, "onnx.pb")
+        #expect(run.status == 3)
+        #expect(
+            run.diagnostics == """
+                error[E0106]: the file does not start as an exported program
+                  --> \(folder / "onnx.pb")
+                  expected: byte 09 at offset 0
+                  found:    08
+                  hint:     when it is no model of Statepack's, leave it out: narrow `files:` of the hook statepack-contract
+
+                """)
     }
 
     @Test func jsonNamesGroupsAndFindings() async throws {

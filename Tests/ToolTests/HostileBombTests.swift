@@ -151,7 +151,8 @@ import Testing
     /// AddressSanitizer keeps freed memory for a while and needs a multiple of all.
     private static let isInstrumented = dlsym(nil, "__asan_init") != nil
 
-    private static func command() throws -> String {
+    /// Built beside the tests.
+    static func command() throws -> String {
         let test = try #require(
             realpath("/proc/self/exe", nil).map { pointer in
                 defer { free(pointer) }

@@ -155,7 +155,15 @@ extension CommandSyntax {
             Check that exported programs, bundles and contracts that lie together agree: exported.pb, \
             exported.statepack and exported.contract.json, or all models beside the only contract. Reads no weights.
             """,
-        operands: [Operand(name: "FILE", summary: "any of these files; its partners are found", isRepeatable: true)],
+        operands: [
+            Operand(
+                name: "FILE",
+                summary: """
+                    any of these files; its partners are found (default: all files in this folder and below it, but \
+                    for folders such as .build and node_modules)
+                    """,
+                isRequired: false, isRepeatable: true)
+        ],
         options: [
             Option("update", "write the contract anew where it differs from the exported program, or the bundle"),
             DiagnosticFormat.option,

@@ -71,4 +71,16 @@ package struct ContractDifference: Hashable, Sendable {
         finding.message += " (\(`class`.rawValue))"
         return finding
     }
+
+    /// The finding at its model, with the command that accepts the change. A contract that is not staged is refused
+    /// again by a hook, so that the hint ends with that.
+    func finding(in model: String, acceptedBy command: String, contract: String) -> Diagnostic {
+        var finding = self.finding
+        finding.location = finding.location.map { "\(model), \($0)" } ?? model
+        let accept =
+            "when the change is meant: \(command)"
+            + (`class` == .breaking ? ", and change the Swift callers" : "") + ", then git add \(contract)"
+        finding.hint = finding.hint.map { "\($0)\n\(accept)" } ?? accept
+        return finding
+    }
 }

@@ -1,11 +1,5 @@
 import StatepackDiagnostics
 
-#if canImport(Glibc)
-    import Glibc
-#elseif canImport(Darwin)
-    import Darwin
-#endif
-
 /// Files that must agree: a contract and the models beside it.
 ///
 /// `exported.pb`, `exported.statepack` and `exported.contract.json` belong together. A model without a contract of
@@ -25,29 +19,36 @@ struct ContractPartners: Hashable {
     /// The groups of these files, each once, in the order of the files.
     static func groups(of files: [String]) -> [ContractPartners] {
         var groups: [ContractPartners] = []
+        var listings: [String: FolderListing] = [:]
         for file in files {
-            let group = ContractPartners(of: file)
+            let folder = OutputFile.folder(of: file)
+            let listing = listings[folder] ?? FolderListing(folder)
+            listings[folder] = listing
+            let group = ContractPartners(of: file, in: listing)
             if !groups.contains(group) { groups.append(group) }
         }
         return groups
     }
 
-    private init(of file: String) {
+    private init(of file: String, in listing: FolderListing) {
         let slash = file.lastIndex(of: "/")
         let prefix = slash.map { String(file[...$0]) } ?? ""
         let name = slash.map { String(file[file.index(after: $0)...]) } ?? file
-        let listing = FolderListing(Self.names(in: OutputFile.folder(of: file)))
         let isContract = name.hasSuffix(Self.contractSuffix) || name.hasSuffix(".json")
+        var listing = listing
+        let isInFolder = listing.contracts.contains(name) || !name.hasSuffix(Self.contractSuffix)
+        // Models find a contract that was deleted, as they found it before.
+        if !isInFolder { listing.contracts.append(name) }
         let contractName = isContract ? name : listing.contract(of: name)
         if let contractName {
             contract = prefix + contractName
-            // A contract that was named but is not there is for its reader to report.
-            hasContract = isContract || listing.contracts.contains(contractName)
             let models = listing.programs + listing.bundles
             let partners = models.filter { listing.contract(of: $0) == contractName || $0 == name }
             programs = partners.filter { $0.hasSuffix(".pb") }.map { prefix + $0 }
             bundles = partners.filter { !$0.hasSuffix(".pb") }.map { prefix + $0 }
-            // One that was named but is not in the folder.
+            // A contract that is not there, and that no model misses, is for its reader to report.
+            hasContract = isInFolder || partners.isEmpty
+            // One that was named but is not in the folder, or is no model by its first bytes.
             if !isContract, !models.contains(name) {
                 if name.hasSuffix(".pb") { programs.append(file) } else { bundles.append(file) }
             }
@@ -64,19 +65,6 @@ struct ContractPartners: Hashable {
             }
         }
     }
-
-    private static func names(in path: String) -> [String] {
-        guard let folder = opendir(path) else { return [] }
-        defer { closedir(folder) }
-        var names: [String] = []
-        while let entry = readdir(folder) {
-            names.append(
-                withUnsafePointer(to: &entry.pointee.d_name) { pointer in
-                    pointer.withMemoryRebound(to: CChar.self, capacity: 256) { String(cString: $0) }
-                })
-        }
-        return names.sorted()
-    }
 }
 
 private struct FolderListing {
@@ -84,9 +72,16 @@ private struct FolderListing {
     var programs: [String]
     var bundles: [String]
 
-    init(_ names: [String]) {
-        contracts = names.filter { $0.hasSuffix(ContractPartners.contractSuffix) }
-        programs = names.filter { $0.hasSuffix(".pb") }
+    init(_ folder: String) {
+        let names = (try? FolderNames.sorted(in: folder)) ?? []
+        let contracts = names.filter { $0.hasSuffix(ContractPartners.contractSuffix) }
+        self.contracts = contracts
+        // A protobuf of another tool is none, but for one that has a contract: that one is damaged.
+        programs = names.filter {
+            $0.hasSuffix(".pb")
+                && (contracts.contains(Self.stem($0) + ContractPartners.contractSuffix)
+                    || ModelFileKind.startsAsModel("\(folder)/\($0)"))
+        }
         bundles = names.filter { $0.hasSuffix(".statepack") }
     }
 

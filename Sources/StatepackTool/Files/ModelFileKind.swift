@@ -23,13 +23,24 @@ enum ModelFileKind {
     /// Whether the file can be read and starts as a bundle does.
     static func startsAsBundle(_ path: String) -> Bool { firstByte(of: path) == bundleByte }
 
+    /// Whether the file can be read and starts as an exported program, or as a bundle, does.
+    static func startsAsModel(_ path: String) -> Bool {
+        // The tags of an exported program's first two fields.
+        let start = firstBytes(of: path, 10)
+        return start.first == bundleByte || start.count == 10 && start[0] == 0x09 && start[9] == 0x11
+    }
+
     private static let bundleByte: UInt8 = 0x89
 
-    private static func firstByte(of path: String) -> UInt8? {
+    private static func firstByte(of path: String) -> UInt8? { firstBytes(of: path, 1).first }
+
+    private static func firstBytes(of path: String, _ count: Int) -> [UInt8] {
         // Without O_NONBLOCK opening a pipe would wait for its writer.
         let descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)
-        defer { if descriptor >= 0 { close(descriptor) } }
-        var first: UInt8 = 0
-        return descriptor >= 0 && read(descriptor, &first, 1) == 1 ? first : nil
+        guard descriptor >= 0 else { return [] }
+        defer { close(descriptor) }
+        var bytes = [UInt8](repeating: 0, count: count)
+        let length = read(descriptor, &bytes, count)
+        return Array(bytes.prefix(max(0, length)))
     }
 }

@@ -174,6 +174,7 @@ CONTRACT_WRITTEN_BY = "E0782"
 WEIGHTS_CHANGED = "E0783"
 GRAPH_CHANGED = "E0784"
 PROGRAM_CHANGED = "E0785"
+CONTRACT_SEARCH_INCOMPLETE = "E0786"
 INTERNAL_ERROR = "E0799"
 
 # code -> (name, cause, example, remedy)
@@ -349,6 +350,7 @@ EXPLANATIONS = {
     "E0783": ("weightsChanged", "two versions of a model have other weights", "numeric[E0783]: the stored weights are others\n  --> weights\n  old:  sha256 7c8975e1e60a5c8337f28edf8c33c3b180360b7279644a9bc1af3c51e6220bf5\n  new:  sha256 f83b332be4e6a5a4b1c56aaf6db52657da495e149870057d8590ab9d7a6167ad", "nothing, when that is meant; no caller has to change"),
     "E0784": ("graphChanged", "a function computes in another way than in the other version of the model", "numeric[E0784]: the function `decode` computes in another way\n  --> function `decode`\n  old:  1 instruction of 1 kind\n  new:  1 instruction of 1 kind, connected otherwise", "nothing, when that is meant; no caller has to change"),
     "E0785": ("programChanged", "two versions of a model were made from different programs", "numeric[E0785]: the program is another one: its weights, its operators, or both", "compare two files of one kind to learn what changed"),
+    "E0786": ("contractSearchIncomplete", "not every folder could be searched for contracts and models", "error[E0786]: there are too many folders to search for contracts\n  --> FOLDER\n  expected: at most 1 folders\n  hint:     name the files: statepack contract FILE...", "name the files, or make the folder readable"),
     "E0799": ("internalError", "a fault of this tool", "error[E0799]: this tool contradicts itself\n  found:    no program `frobnicate`\n  hint:     report it with the command line and the file", "report it with the command line and the file"),
 }
 
@@ -525,5 +527,6 @@ EXIT_CODES = {
     "E0783": 1,
     "E0784": 1,
     "E0785": 1,
+    "E0786": 3,
     "E0799": 70,
 }
