@@ -256,6 +256,10 @@ import Testing
                   --> c.json, symbols[0]
                   expected: 0 <= min <= max
                   found:    2, 1
+                error[E0711]: the name of a symbol is not an identifier
+                  --> c.json, symbols[0]
+                  expected: letters, digits and `_`, no digit first
+                  found:    a\\u{0}\\u{1B}[31m
                 """)
     }
 
