@@ -81,11 +81,9 @@ package struct MemoryBudget {
         guard let limit, totalBytes > limit else { return nil }
         let runs = concurrentRuns == 1 ? "" : "\(concurrentRuns) x "
         let hint =
-            fixedBytes > limit
-            ? "no session fits: weights and scratch memory alone need \(byteText(fixedBytes))"
-            : fittingSessions.map {
-                $0 == 0 ? "no session fits" : "\(counted($0, "session")) \($0 == 1 ? "fits" : "fit")"
-            }
+            if let fitting = fittingSessions, fitting > 0 {
+                "\(counted(fitting, "session")) \(fitting == 1 ? "fits" : "fit")"
+            } else { noSessionFits(in: limit) }
         return Diagnostic(
             .memoryBudgetExceeded, "\(counted(sessions, "session")) \(sessions == 1 ? "does" : "do") not fit in memory",
             at: path, expected: "at most \(Self.text(limit))",
@@ -93,6 +91,17 @@ package struct MemoryBudget {
                 \(Self.text(totalBytes)): weights \(byteText(weights)), scratch \(runs)\
                 \(byteText(worstScratch?.bytes ?? 0)), states \(sessions) x \(byteText(states))
                 """, hint: hint)
+    }
+
+    /// Says what the first session needs, and what makes it smaller.
+    private func noSessionFits(in limit: Int) -> String {
+        let need = Self.sum(fixedBytes, states)
+        let smaller = fixedBytes > limit ? "weights and scratch memory" : "states"
+        return "no session fits: "
+            + (fixedBytes > limit ? "weights and scratch memory alone need \(byteText(fixedBytes))\n" : "")
+            + (need == .max ? "" : "give --memory-budget \(need)B or more, or ")
+            + "make the \(smaller) smaller: fewer positions, a smaller scalar type"
+            + (concurrentRuns > 1 ? ", fewer concurrent runs" : "")
     }
 
     private static func text(_ bytes: Int) -> String {

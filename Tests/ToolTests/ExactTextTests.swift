@@ -119,6 +119,16 @@ import Testing
         #expect(text == ExactTexts.expected("Tool", "budget of an endless state", actual: text))
     }
 
+    @Test func budgetThatTheSessionsExceed() throws {
+        var program = Self.endless
+        program.functions = []
+        program.states[0].shape = [SizeExpression(1 << 20)]
+        let budget = try MemoryBudget(
+            program, sources: [], sessions: 16, concurrentRuns: 1, limit: 40 << 20, threads: 1)
+        let text = budget.finding(at: "model.statepack")?.description ?? "it fits"
+        #expect(text == ExactTexts.expected("Tool", "budget that sessions exceed", actual: text))
+    }
+
     @Test func copyOfAStateThatNoComputerHolds() throws {
         let error = #expect(throws: Diagnostic.self) { _ = try StepCopies(Self.endless, sources: []) }
         let text = error?.description ?? "it was counted"

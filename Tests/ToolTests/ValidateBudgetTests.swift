@@ -128,7 +128,24 @@ import Testing
 
                 """)
         let none = await ToolRun("validate", words + ["--memory-budget", "100KB"])
-        #expect(none.diagnostics.contains("hint:     no session fits: weights and scratch memory alone need "))
+        #expect(
+            none.diagnostics.hasSuffix(
+                """
+                  hint:     no session fits: weights and scratch memory alone need \(byteText(weights + scratch))
+                            give --memory-budget \(weights + scratch + states)B or more, or make the weights and \
+                scratch memory smaller: fewer positions, a smaller scalar type
+
+                """))
+        let first = await ToolRun("validate", words + ["--memory-budget", "\(weights + scratch + states)B"])
+        #expect(first.diagnostics.contains("hint:     1 session fits\n"))
+        let almost = await ToolRun("validate", words + ["--memory-budget", "\(weights + scratch + states - 1)B"])
+        #expect(
+            almost.diagnostics.contains(
+                """
+                hint:     no session fits: give --memory-budget \(weights + scratch + states)B or more, or make the \
+                states smaller: fewer positions, a smaller scalar type
+
+                """))
     }
 
     @Test func anExportedProgramIsPlannedForItsBudgetWithoutItsWeights() async throws {
