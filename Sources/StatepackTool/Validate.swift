@@ -6,7 +6,8 @@ import StatepackDiagnostics
 /// `validate`: checks a model file without PyTorch and says what holds.
 ///
 /// Alone it checks everything. Once a check is named (`--descriptors`, `--checksums`, `--replay`) only those named are
-/// done, and the report says what was left out. Budgets and `--strict` come on top of either.
+/// done, and the report says what was left out. Budgets come on top of either; with `--strict`, which is for a release,
+/// a named check leaves nothing out.
 struct Validate {
     private let arguments: Arguments
     private let console: Console
@@ -26,7 +27,8 @@ struct Validate {
                     .conflictingOptions, "--replay and --no-replay exclude each other", at: arguments.commandPath,
                     hint: "give one of them")
             }
-            let isNamed = ["descriptors", "checksums", "replay"].contains { arguments.has($0) }
+            let isNamed =
+                !arguments.has("strict") && ["descriptors", "checksums", "replay"].contains { arguments.has($0) }
             replay = arguments.has("replay") || !isNamed && !arguments.has("no-replay")
             checksums = replay || arguments.has("checksums") || !isNamed
         }
@@ -68,7 +70,10 @@ struct Validate {
         guard let contract else { return }
         let differences = contract.differences(from: found)
         report.contract = differences.isEmpty ? .holds : .differs(differences)
-        report.findings += differences.map(\.finding)
+        guard let file = arguments.value("descriptors") else { return }
+        report.findings += differences.map {
+            $0.finding(in: path, acceptedBy: "statepack describe \(path) -o \(file)", contract: file)
+        }
     }
 
     // MARK: Exported programs

@@ -372,10 +372,18 @@ import Testing
         #expect(strict.results.contains("unchecked  contract, replay (no recording)\n"))
     }
 
-    @Test func strictWithoutChecksumsSaysThatWeightsWereNotScanned() async throws {
+    @Test(arguments: [["--descriptors", ValidateScopeTests.contract], ["--checksums"], ["--replay"]])
+    func strictChecksEverythingWhateverIsNamed(_ words: [String]) async throws {
         let folder = try await ValidateTests.bundleFolder()
-        let run = await ToolRun(
-            "validate", folder / "model.statepack", "--descriptors", ValidateScopeTests.contract, "--strict")
-        #expect(run.results.contains("unchecked  checksums, replay, NaN and infinity in weights\n"))
+        for path in [folder / "model.statepack", Repository.example] {
+            let run = await ToolRun("validate", [path, "--strict", "--format", "json"] + words)
+            let report = try JSONReader.read(Array(run.results.utf8))
+            #expect(report["bytes"]?["status"] == "hold")
+            #expect(report["replay"]?["status"] == "holds")
+            #expect(report["notChecked"] == (words[0] == "--descriptors" ? [] : ["contract"]))
+            let short = await ToolRun("validate", [path, "--strict", "--no-replay", "--format", "json"] + words)
+            if words[0] == "--replay" { continue }
+            #expect(try JSONReader.read(Array(short.results.utf8))["replay"]?["status"] == "notDone")
+        }
     }
 }

@@ -74,6 +74,10 @@ import Testing
             let report = try JSONReader.read(Array(run.results.utf8))
             #expect(report["holds"] == .bool(false))
             #expect(report["contract"]?["status"] == "differs")
+            let contract = folder / "contract.json"
+            let accept =
+                "when the change is meant: statepack describe \(path) -o \(contract), and change the Swift callers, "
+                + "then git add \(contract)"
             #expect(report["replay"]?["status"] == "holds")
             #expect(
                 report["findings"]
@@ -81,7 +85,8 @@ import Testing
                         [
                             "code": "E0719", "severity": "error",
                             "message": "the symbol `query` has other bounds (breaking)",
-                            "location": "symbol `query`", "expected": "1 to 512", "found": "1 to 256",
+                            "location": .string("\(path), symbol `query`"), "expected": "1 to 512",
+                            "found": "1 to 256", "hint": .string(accept),
                         ]
                     ])
         }

@@ -96,7 +96,8 @@ extension CommandSyntax {
         notes: [
             """
             Without --descriptors, --checksums and --replay everything is checked; with any of them only those named, \
-            and the report says what was not. --descriptors alone reads no weights.
+            and the report says what was not. --descriptors alone reads no weights. With --strict everything is \
+            checked, whatever is named; only --no-replay leaves something out.
             """,
             """
             An exported program is compiled into a temporary bundle (in TMPDIR) that is removed again.
