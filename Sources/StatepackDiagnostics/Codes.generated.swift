@@ -2180,9 +2180,11 @@ extension Diagnostic.Code {
                 .memoryBudgetExceeded, "memoryBudgetExceeded",
                 "weights, scratch memory and the states of the sessions do not fit into the memory budget",
                 #"""
-                error[E0750]: state `s` has more bytes than can be counted
-                  --> state `s`
-                  expected: at most 9223372036854775807 bytes
+                error[E0750]: 16 sessions do not fit in memory
+                  --> model.statepack
+                  expected: at most 40.0 MiB (41943040 bytes)
+                  found:    64.0 MiB (67108864 bytes): weights 0 bytes, scratch 0 bytes, states 16 x 4.00 MiB
+                  hint:     10 sessions fit
                 """#,
                 "use fewer sessions or runs at a time, smaller states or bounds, or raise the budget",
                 1

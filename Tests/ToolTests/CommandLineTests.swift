@@ -167,6 +167,16 @@ struct ToolRun {
 
                 """),
         Usage(
+            testDescription: "option written as a command", program: "statepack", words: ["explain", "E0718"],
+            diagnostics: """
+                error[E0703]: unknown command `explain`
+                  --> statepack
+                  expected: convert, validate, inspect, describe, diff, contract, run, help
+                  found:    explain
+                  hint:     did you mean `statepack --explain E0718`?
+
+                """),
+        Usage(
             testDescription: "help for an unknown command", program: "statepack", words: ["help", "rnu"],
             diagnostics: """
                 error[E0703]: unknown command `rnu`

@@ -1,6 +1,7 @@
 import StatepackBundle
-import StatepackTool
 import Testing
+
+@testable import StatepackTool
 
 @Suite struct DiffTests {
     /// A folder with `old.statepack` and `new.statepack`, the new one changed.
@@ -155,6 +156,10 @@ import Testing
             let isPlain = scalar.properties.isAlphabetic || scalar.properties.numericType != nil || scalar == "-"
             return isPlain ? String(scalar) : "&#\(scalar.value);"
         }.joined()
+    }
+
+    @Test func changedGraphHasTheWordsOfItsMessage() {
+        #expect(ContractDifference.Change.graph.words == "computes in another way")
     }
 
     @Test func noDifferenceHasAMarkdownTextToo() async throws {

@@ -51,11 +51,16 @@ struct ArgumentParser {
         }
         guard let subcommand = syntax.subcommands.first(where: { $0.name == words[index] }) else {
             let names = syntax.subcommands.map(\.name)
+            // An option that reads like a command: `statepack explain E0718`.
+            let option = syntax.options.first { $0.name == words[index] }.map { option in
+                let value = words.indices.contains(index + 1) ? words[index + 1] : option.valueName ?? ""
+                return "did you mean `\(path) --\(option.name) \(value)`?"
+            }
             throw DiagnosticList([
                 Diagnostic(
                     .unknownCommand, "unknown command `\(words[index])`", at: path,
                     expected: names.joined(separator: ", "), found: words[index],
-                    hint: suggestion(for: words[index], among: names) ?? "see `\(path) --help`")
+                    hint: option ?? suggestion(for: words[index], among: names) ?? "see `\(path) --help`")
             ])
         }
         var rest = words
