@@ -156,7 +156,7 @@ enum Markdown {
 
 extension ContractDifference.Change {
     /// As a table says it.
-    var words: String {
+    package var words: String {
         switch self {
         case .added: "added"
         case .removed: "removed"

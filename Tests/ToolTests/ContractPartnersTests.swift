@@ -1,9 +1,8 @@
 import ExactTexts
 import StatepackBundle
 import StatepackDiagnostics
+import StatepackTool
 import Testing
-
-@testable import StatepackTool
 
 #if canImport(Glibc)
     import Glibc

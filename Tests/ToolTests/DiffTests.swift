@@ -1,7 +1,6 @@
 import StatepackBundle
+import StatepackTool
 import Testing
-
-@testable import StatepackTool
 
 @Suite struct DiffTests {
     /// A folder with `old.statepack` and `new.statepack`, the new one changed.

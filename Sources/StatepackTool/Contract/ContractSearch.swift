@@ -10,12 +10,12 @@ import StatepackDiagnostics
 ///
 /// Symbolic links are not followed, and folders that tools own are left out: those whose name starts with a dot, and
 /// `node_modules`.
-enum ContractSearch {
-    static let folderLimit = 100_000
+package enum ContractSearch {
+    package static let folderLimit = 100_000
 
     /// In order of their paths. Throws `E0786` when not every folder could be searched: what is missing there would
     /// pass as agreed. Cost: reads each folder once, and ten bytes of each `*.pb`.
-    static func files(in root: String, folderLimit: Int = folderLimit) throws(Diagnostic) -> [String] {
+    package static func files(in root: String, folderLimit: Int = folderLimit) throws(Diagnostic) -> [String] {
         var files: [String] = []
         var folders = [root]
         var count = 0
