@@ -625,8 +625,11 @@ def test_a_file_without_a_recording_holds_and_says_that_nothing_was_replayed(tmp
     command("convert", path)
     for model in (path, tmp_path / "exported.statepack"):
         result = command("validate", model, "--json")
-        assert json.loads(result.stdout)["replay"] == {"status": "no recording"}
-        assert result.stderr.startswith("warning[E0726]: the file carries no recording: nothing was replayed\n")
+        report = json.loads(result.stdout)
+        assert report["replay"] == {"status": "noRecording"}
+        (finding,) = report["findings"]
+        assert (finding["code"], finding["severity"]) == ("E0726", "warning")
+        assert finding["message"] == "the file carries no recording: nothing was replayed"
 
 
 def test_a_recording_that_differs_is_a_finding_that_names_step_and_element(tmp_path: pathlib.Path) -> None:
