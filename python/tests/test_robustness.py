@@ -776,8 +776,9 @@ def holds_a_file_in(process: int, folder: pathlib.Path) -> bool:
 
 
 def heed_signals() -> None:
-    # A shell that starts a job in the background has it ignore SIGINT, and so would everything below it.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A shell that starts a job in the background has it ignore SIGINT, nohup SIGHUP; everything below would as well.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
