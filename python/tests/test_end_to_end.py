@@ -626,6 +626,8 @@ def test_a_file_without_a_recording_holds_and_says_that_nothing_was_replayed(tmp
     for model in (path, tmp_path / "exported.statepack"):
         result = command("validate", model, "--json")
         report = json.loads(result.stdout)
+        text = command("validate", model)
+        assert text.stderr.startswith("warning[E0726]: the file carries no recording: nothing was replayed\n")
         assert report["replay"] == {"status": "noRecording"}
         (finding,) = report["findings"]
         assert (finding["code"], finding["severity"]) == ("E0726", "warning")
