@@ -4,10 +4,8 @@
 // several streams of weights run at once. Many rows are bound by arithmetic: a chunk is a block of rows times a
 // group of panels small enough for the second cache. Both use the same tile, so one row's result is the same
 // whatever stands beside it.
-#include "../tile.h"
+#include "linear.h"
 
-// Rows of a chunk when there are many, and its panels.
-enum { BLOCK_ROWS = 96, BLOCK_PANELS = 6 };
 // Matrices smaller than this stay on the caller's thread.
 enum { SMALL_BYTES = 65536 };
 
@@ -60,7 +58,7 @@ static layout layout_of(const sp_call *call) {
     l.out_row = l.n;
     l.out_copy = rounded(l.rows * l.n);
   }
-  if (weight->layout == SP_ROW_MAJOR) l.panel = rounded(l.k * 16);
+  l.panel = sp_linear_many_room(weight);
   return l;
 }
 
@@ -69,18 +67,7 @@ size_t sp_linear_scratch(const sp_call *call, unsigned threads) {
   return l.a_copy + l.out_copy + l.panel * threads;
 }
 
-typedef struct linear_job {
-  const sp_tiler *tiler;
-  const float *a, *weight, *bias;
-  float *out;
-  int64_t rows, n, k, a_row, out_row;
-  int64_t panels, stripes, groups;  // few rows
-  int64_t panel_groups;             // many rows
-  const sp_tensor *row_major;
-  sp_slots slots;
-} linear_job;
-
-static void add_bias(const linear_job *job, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+static void add_bias(const sp_linear_job *job, int64_t row, int64_t rows, int64_t column, int64_t columns) {
   if (!job->bias) return;
   for (int64_t r = row; r < row + rows; r++) {
     float *out = job->out + r * job->out_row;
@@ -88,10 +75,8 @@ static void add_bias(const linear_job *job, int64_t row, int64_t rows, int64_t c
   }
 }
 
-// Rows row..<row+rows times panels panel, panel + panel_step, ... (`count` of them, the first at `w`); at most what
-// the tiler takes at once. Only the last panel of a matrix can be incomplete.
-static void tile(const linear_job *job, int64_t row, int64_t rows, int64_t panel, int64_t panel_step, int64_t count,
-                 const float *w) {
+void sp_linear_tile(const sp_linear_job *job, int64_t row, int64_t rows, int64_t panel, int64_t panel_step,
+                    int64_t count, const float *w) {
   sp_tile t = {.rows = (int)rows,
                .panels = (int)count,
                .k = job->k,
@@ -125,39 +110,10 @@ static void tile(const linear_job *job, int64_t row, int64_t rows, int64_t panel
 }
 
 static void few_rows_chunk(void *context, size_t chunk) {
-  const linear_job *job = context;
+  const sp_linear_job *job = context;
   const int64_t panel = (int64_t)chunk;
   const int64_t count = sp_min(job->stripes, sp_ceil_div(job->panels - panel, job->groups));
-  tile(job, 0, job->rows, panel, job->groups, count, job->weight + panel * 16 * job->k);
-}
-
-static void many_rows_chunk(void *context, size_t chunk) {
-  const linear_job *job = context;
-  const int64_t first_row = (int64_t)chunk / job->panel_groups * BLOCK_ROWS;
-  const int64_t last_row = sp_min(job->rows, first_row + BLOCK_ROWS);
-  const int64_t first_panel = (int64_t)chunk % job->panel_groups * BLOCK_PANELS;
-  const int64_t last_panel = sp_min(job->panels, first_panel + BLOCK_PANELS);
-  const int64_t step = job->tiler->panels[job->tiler->rows];
-  for (int64_t panel = first_panel; panel < last_panel; panel += step)
-    for (int64_t row = first_row; row < last_row; row += job->tiler->rows)
-      tile(job, row, sp_min(job->tiler->rows, last_row - row), panel, 1, sp_min(step, last_panel - panel),
-           job->weight + panel * 16 * job->k);
-}
-
-// One panel, packed into this thread's room first.
-static void row_major_chunk(void *context, size_t chunk) {
-  linear_job *job = context;
-  const int64_t panel = (int64_t)chunk, first = panel * 16, rows = sp_min(16, job->n - first);
-  const sp_tensor *w = job->row_major;
-  unsigned slot;
-  float *packed = sp_slot_take(&job->slots, &slot);
-  for (int64_t r = 0; r < 16; r++) {
-    const float *from = (const float *)w->data + (first + r) * w->strides[0];
-    for (int64_t k = 0; k < job->k; k++) packed[k * 16 + r] = r < rows ? from[k * w->strides[1]] : 0.0f;
-  }
-  for (int64_t row = 0; row < job->rows; row += job->tiler->rows)
-    tile(job, row, sp_min(job->tiler->rows, job->rows - row), panel, 1, 1, packed);
-  sp_slot_give(&job->slots, slot);
+  sp_linear_tile(job, 0, job->rows, panel, job->groups, count, job->weight + panel * 16 * job->k);
 }
 
 bool sp_linear_run(const sp_call *call, sp_run *run) {
@@ -166,16 +122,16 @@ bool sp_linear_run(const sp_call *call, sp_run *run) {
   const layout l = layout_of(call);
   if (l.rows == 0 || l.n == 0) return true;
   char *scratch = call->scratch;
-  linear_job job = {.tiler = sp_tiler_in_use(),
-                    .a = a->data,
-                    .weight = weight->data,
-                    .out = out->data,
-                    .rows = l.rows,
-                    .n = l.n,
-                    .k = l.k,
-                    .a_row = l.a_row,
-                    .out_row = l.out_row,
-                    .panels = sp_ceil_div(l.n, 16)};
+  sp_linear_job job = {.tiler = sp_tiler_in_use(),
+                       .a = a->data,
+                       .weight = weight->data,
+                       .out = out->data,
+                       .rows = l.rows,
+                       .n = l.n,
+                       .k = l.k,
+                       .a_row = l.a_row,
+                       .out_row = l.out_row,
+                       .panels = sp_ceil_div(l.n, 16)};
   if (l.a_copy) {
     int64_t strides[SP_MAX_RANK];
     int64_t step = 1;
@@ -194,21 +150,14 @@ bool sp_linear_run(const sp_call *call, sp_run *run) {
   // A strided bias is rare and small: it is added at the end instead of by every chunk.
   if (bias && (bias->strides[0] == 1 || l.n == 1)) job.bias = bias->data;
   sp_pool *const pool = l.k * job.panels * 64 < SMALL_BYTES && l.rows < 16 ? NULL : run->pool;
-  if (weight->layout == SP_ROW_MAJOR) {
-    job.row_major = weight;
-    job.slots.base = scratch;
-    job.slots.stride = l.panel;
-    sp_parallel_for(pool, (size_t)job.panels, row_major_chunk, &job);
-  } else if (l.rows <= job.tiler->rows && l.rows <= 8) {
+  if (weight->layout == SP_PANEL_16 && l.rows <= job.tiler->rows && l.rows <= 8) {
     // As many stripes as fit, but enough chunks to share out.
     job.stripes = job.tiler->panels[l.rows];
     while (job.stripes > 1 && sp_ceil_div(job.panels, job.stripes) < 12) job.stripes--;
     job.groups = sp_ceil_div(job.panels, job.stripes);
     sp_parallel_for(pool, (size_t)job.groups, few_rows_chunk, &job);
   } else {
-    job.panel_groups = sp_ceil_div(job.panels, BLOCK_PANELS);
-    const int64_t blocks = sp_ceil_div(l.rows, BLOCK_ROWS);
-    sp_parallel_for(pool, (size_t)(blocks * job.panel_groups), many_rows_chunk, &job);
+    sp_linear_many(&job, weight, scratch, pool);
   }
   if (bias && !job.bias) {
     const float *values = bias->data;

@@ -1,0 +1,28 @@
+// What the two halves of linear share: few rows (linear.c) and many rows (linear_many.c).
+#ifndef STATEPACK_LINEAR_H
+#define STATEPACK_LINEAR_H
+
+#include "../tile.h"
+
+typedef struct sp_linear_job {
+  const sp_tiler *tiler;
+  const float *a, *weight, *bias;
+  float *out;
+  int64_t rows, n, k, a_row, out_row;
+  int64_t panels, stripes, groups;  // few rows
+  int64_t panel_groups;             // many rows
+  const sp_tensor *row_major;
+  sp_slots slots;
+} sp_linear_job;
+
+// Bytes of scratch per thread that sp_linear_many needs.
+size_t sp_linear_many_room(const sp_tensor *weight);
+// Any number of rows. Of the job, everything but what is for few rows is set; `room` is scratch.
+void sp_linear_many(sp_linear_job *job, const sp_tensor *weight, char *room, sp_pool *pool);
+
+// Rows row..<row+rows times panels panel, panel + panel_step, ... (`count` of them, the first at `w`), and the bias; at
+// most what the tiler takes at once. Only the last panel of a matrix can be incomplete.
+void sp_linear_tile(const sp_linear_job *job, int64_t row, int64_t rows, int64_t panel, int64_t panel_step,
+                    int64_t count, const float *w);
+
+#endif
