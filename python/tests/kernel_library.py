@@ -107,6 +107,14 @@ def _load() -> ctypes.CDLL:
     library.sp_panel_bytes.restype = ctypes.c_size_t
     library.sp_panel_pack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4, ctypes.c_void_p]
     library.sp_panel_pack.restype = None
+    library.sp_read_streams.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_uint,
+        ctypes.POINTER(ctypes.c_uint64),
+    ]
+    library.sp_read_streams.restype = ctypes.c_size_t
     return library
 
 

@@ -1,5 +1,6 @@
 """Every kernel against torch, in every memory layout, on one thread and on several."""
 
+import ctypes
 import json
 from typing import Any
 
@@ -125,6 +126,20 @@ def test_panel_bytes_of_what_does_not_fit_are_the_largest_size(n: int, k: int) -
 
 def test_panel_bytes_round_rows_up_to_sixteen() -> None:
     assert [library.LIBRARY.sp_panel_bytes(n, 3) for n in (0, 1, 16, 17)] == [0, 192, 192, 384]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("streams", "block"), [(1, 2**18), (4, 2**20)])
+def test_the_bandwidth_meter_reads_every_whole_block(streams: int, block: int, threads: int) -> None:
+    words = np.random.default_rng(5).integers(0, 2**64, 5 * 2**17 + 999, dtype=np.uint64)
+    pool = library.LIBRARY.sp_pool_create(threads)
+    total = ctypes.c_uint64()
+    count = library.LIBRARY.sp_read_streams(pool, words.ctypes.data, words.nbytes, streams, ctypes.byref(total))
+    library.LIBRARY.sp_pool_destroy(pool)
+    assert count == words.nbytes // block * block
+    stripe = count // streams
+    assert stripe * streams == count
+    assert total.value == int(words[: count // 8].sum(dtype=np.uint64))
 
 
 def test_crc32c_matches_known_sums_and_continues() -> None:
