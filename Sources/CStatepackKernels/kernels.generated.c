@@ -324,6 +324,16 @@ static const char *cat_check(const sp_call *call) {
   const char *reason = sp_check_call(call, &cat_row);
   return reason ? reason : sp_cat_check(call);
 }
+static const sp_row rotary_row = {.operands = 3, .list = false, .results = 1, .ints = 0, .floats = 0, .types = 1 << SP_FLOAT32, .optional = 0, .panels = 0};
+static const char *rotary_check(const sp_call *call) {
+  const char *reason = sp_check_call(call, &rotary_row);
+  return reason ? reason : sp_rotary_check(call);
+}
+static const sp_row rotary_index_copy_row = {.operands = 5, .list = false, .results = 1, .ints = 1, .floats = 0, .types = 1 << SP_FLOAT32, .optional = 0, .panels = 0};
+static const char *rotary_index_copy_check(const sp_call *call) {
+  const char *reason = sp_check_call(call, &rotary_index_copy_row);
+  return reason ? reason : sp_rotary_index_copy_check(call);
+}
 
 // In order of name.
 static const sp_kernel kernels[] = {
@@ -377,6 +387,8 @@ static const sp_kernel kernels[] = {
   {"reciprocal", reciprocal_check, no_scratch, sp_reciprocal_run, false, false},
   {"relu", relu_check, no_scratch, sp_relu_run, false, false},
   {"rms_norm", rms_norm_check, no_scratch, sp_rms_norm_run, false, false},
+  {"rotary", rotary_check, no_scratch, sp_rotary_run, false, false},
+  {"rotary_index_copy", rotary_index_copy_check, no_scratch, sp_rotary_index_copy_run, true, true},
   {"rsqrt", rsqrt_check, no_scratch, sp_rsqrt_run, false, false},
   {"scatter", scatter_check, no_scratch, sp_scatter_run, true, true},
   {"sdpa", sdpa_check, sp_sdpa_scratch, sp_sdpa_run, false, false},

@@ -5,7 +5,7 @@
 #ifndef STATEPACK_KERNELS_GENERATED_H
 #define STATEPACK_KERNELS_GENERATED_H
 
-enum { SP_KERNEL_COUNT = 63 };
+enum { SP_KERNEL_COUNT = 65 };
 
 const char *sp_add_check(const sp_call *call);
 bool sp_add_run(const sp_call *call, sp_run *run);
@@ -135,5 +135,9 @@ const char *sp_scatter_check(const sp_call *call);
 bool sp_scatter_run(const sp_call *call, sp_run *run);
 const char *sp_cat_check(const sp_call *call);
 bool sp_cat_run(const sp_call *call, sp_run *run);
+const char *sp_rotary_check(const sp_call *call);
+bool sp_rotary_run(const sp_call *call, sp_run *run);
+const char *sp_rotary_index_copy_check(const sp_call *call);
+bool sp_rotary_index_copy_run(const sp_call *call, sp_run *run);
 
 #endif

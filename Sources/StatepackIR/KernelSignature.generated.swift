@@ -67,5 +67,7 @@ extension KernelSignature {
         KernelSignature("index_put", operands: [.required("a"), .required("source"), .list("indices")], ints: ["accumulate"], isFallible: true, isWriting: true),
         KernelSignature("scatter", operands: [.required("a"), .required("index"), .required("source")], ints: ["axis"], isFallible: true, isWriting: true),
         KernelSignature("cat", operands: [.list("parts")], ints: ["axis"]),
+        KernelSignature("rotary", operands: [.required("a"), .required("cos"), .required("sin")]),
+        KernelSignature("rotary_index_copy", operands: [.required("a"), .required("index"), .required("source"), .required("cos"), .required("sin")], ints: ["axis"], isFallible: true, isWriting: true),
     ]
 }

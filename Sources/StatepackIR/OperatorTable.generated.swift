@@ -573,5 +573,7 @@ extension OperatorTable {
         KernelRow(name: "index_put", scalarTypes: [.float32, .int32, .int64, .bool], rule: CoreRules.indexPut),
         KernelRow(name: "scatter", scalarTypes: [.float32, .int32, .int64, .bool], rule: CoreRules.scatter),
         KernelRow(name: "cat", scalarTypes: [.float32, .int32, .int64, .bool], rule: CoreRules.concatenation),
+        KernelRow(name: "rotary", scalarTypes: [.float32], rule: CoreRules.rotary),
+        KernelRow(name: "rotary_index_copy", scalarTypes: [.float32], rule: CoreRules.rotaryIndexCopy),
     ]
 }

@@ -301,7 +301,7 @@ package struct StrictChecks {
     /// Index operands of a write in place, with the axis of the first operand that each indexes.
     private func rowIndices(of instruction: BundleProgram.Instruction) -> [(operand: Int, axis: Int)] {
         switch program.kernels[instruction.kernel] {
-        case "index_copy", "scatter":
+        case "index_copy", "rotary_index_copy", "scatter":
             guard instruction.operands.count > 1, let index = instruction.operands[1],
                 let axis = instruction.ints.first?.constant
             else { return [] }

@@ -135,6 +135,35 @@ enum PlanOracle {
             let scaled = run("mul", [x, root], ints: [], floats: [], shape: shape, converts: false)
             guard let weight = operands[1] else { return scaled }
             return run("mul", [weight, scaled], ints: [], floats: [], shape: shape, converts: false)
+        case "rotary":
+            let (x, cos, sin) = (operands[0]!, operands[1]!, operands[2]!)
+            let (length, turned) = (x.shape.last!, cos.shape.last!)
+            func part(_ range: Range<Int>) -> Tensor {
+                let rows = stride(from: 0, to: x.elements.count, by: length)
+                return Tensor(
+                    x.shape.dropLast() + [range.count],
+                    rows.flatMap { x.elements[$0 + range.lowerBound..<$0 + range.upperBound] })
+            }
+            func compute(_ kernel: String, _ operands: [Tensor], axis: Int? = nil) -> Tensor {
+                let width = axis == nil ? operands[0].shape.last! : operands.reduce(0) { $0 + $1.shape.last! }
+                return run(
+                    kernel, operands, ints: axis.map { [$0] } ?? [], floats: [], shape: shape.dropLast() + [width],
+                    converts: false)
+            }
+            let last = shape.count - 1
+            let head = part(0..<turned)
+            let halves = compute(
+                "cat", [compute("neg", [part(turned / 2..<turned)]), part(0..<turned / 2)], axis: last)
+            let sum = compute("add", [compute("mul", [head, cos]), compute("mul", [halves, sin])])
+            return turned == length ? sum : compute("cat", [sum, part(turned..<length)], axis: last)
+        case "rotary_index_copy":
+            let source = operands[2]!
+            let turned = run(
+                "rotary", [source, operands[3], operands[4]], ints: [], floats: [], shape: source.shape,
+                converts: false)
+            return run(
+                "index_copy", [operands[0], operands[1], turned], ints: ints, floats: [], shape: shape,
+                converts: false)
         case "cat":
             var rows: [[Int]: Element] = [:]
             var start = 0

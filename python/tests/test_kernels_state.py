@@ -9,7 +9,7 @@ import pytest
 import kernel_library as library
 from ops import Array, Case, cases
 
-WRITES = [case for case in cases() if case.kernel in ("index_copy", "index_put", "scatter")]
+WRITES = [case for case in cases() if case.kernel in ("index_copy", "index_put", "scatter", "rotary_index_copy")]
 
 
 def state_of(case: Case) -> tuple[Array, Array]:
@@ -49,6 +49,8 @@ def row_index(name: str, index: Sequence[int], kind: str, state: Array) -> libra
     """A call of `name` that writes rows `index` of a [4, 3] state in place."""
     source = np.full((len(index), 3), 5, F)
     i = np.array(index, kind)
+    if name == "rotary_index_copy":
+        return library.build(name, [state, i, source, np.ones(2, F), np.zeros(2, F)], [state], [0])
     if name == "index_copy":
         return library.build(name, [state, i, source], [state], [0])
     if name == "index_put":
@@ -60,6 +62,7 @@ def row_index(name: str, index: Sequence[int], kind: str, state: Array) -> libra
 REFUSED = {
     "index_put": (-5, 4, 5, 2**31 - 1, -(2**31)),
     "index_copy": (-1, -4, -5, 4, 5, 2**31 - 1, -(2**31)),
+    "rotary_index_copy": (-1, -4, -5, 4, 5, 2**31 - 1, -(2**31)),
     "scatter": (-1, -4, -5, 4, 5, 2**31 - 1, -(2**31)),
 }
 

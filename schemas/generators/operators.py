@@ -23,6 +23,7 @@ KERNEL_RULES = {
     "index_copy": "indexCopy",
     "index_put": "indexPut",
     "cat": "concatenation",
+    "rotary_index_copy": "rotaryIndexCopy",
 }
 
 
