@@ -46,3 +46,10 @@ build/kernels/bench: benchmarks/kernels.c $(KERNEL_LIBRARY)
 .PHONY: bench-kernels
 bench-kernels: build/kernels/bench ## time linear and attention beside a plain read (wants an idle machine)
 	$<
+
+build/kernels/step: benchmarks/step.c $(KERNEL_LIBRARY)
+	$(CLANG) -std=gnu17 -O2 -ISources/CStatepackKernels/include -o $@ $< $(KERNEL_LIBRARY) -Wl,-rpath,'$$ORIGIN'
+
+.PHONY: bench-step
+bench-step: build/kernels/step ## matrix products of one token beside reading the same bytes (wants an idle machine)
+	$<
