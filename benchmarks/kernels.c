@@ -42,24 +42,41 @@ static sp_tensor dense(void *data, uint16_t type, int32_t rank, const int64_t *s
 }
 
 // Four streams per chunk, as fast as this machine reads.
+static float read_streams(const float *p, size_t floats) {
+  const size_t quarter = floats / 4;
+  float sums[4][16] = {{0}}, all = 0;
+  for (size_t i = 0; i + 16 <= quarter; i += 16)
+    for (int s = 0; s < 4; s++) {
+      __builtin_prefetch(p + s * quarter + i + 512, 0, 2);
+      for (int x = 0; x < 16; x++) sums[s][x] += p[s * quarter + i + x];
+    }
+  for (int s = 0; s < 4; s++)
+    for (int x = 0; x < 16; x++) all += sums[s][x];
+  return all;
+}
+
 typedef struct reading {
   const float *data;
-  size_t floats, chunk;
+  size_t chunk;
   float sinks[4096];
 } reading;
 
 static void read_chunk(void *context, size_t chunk) {
   reading *r = context;
-  const size_t quarter = r->chunk / 4;
-  const float *p = r->data + chunk * r->chunk;
-  float sums[4][16] = {{0}};
-  for (size_t i = 0; i + 16 <= quarter; i += 16)
-    for (int s = 0; s < 4; s++) {
-      __builtin_prefetch(p + s * quarter + i + 512);
-      for (int x = 0; x < 16; x++) sums[s][x] += p[s * quarter + i + x];
-    }
-  for (int s = 0; s < 4; s++)
-    for (int x = 0; x < 16; x++) r->sinks[chunk] += sums[s][x];
+  r->sinks[chunk] = read_streams(r->data + chunk * r->chunk, r->chunk);
+}
+
+// The rows in use of all planes of two buffers, in `parts` chunks per plane.
+typedef struct reading_rows {
+  const float *buffers[2];
+  size_t plane, floats, parts;
+  float sinks[4096];
+} reading_rows;
+
+static void read_rows(void *context, size_t chunk) {
+  reading_rows *r = context;
+  const size_t part = chunk % r->parts, plane = chunk / r->parts / 2, length = r->floats / r->parts / 64 * 64;
+  r->sinks[chunk] = read_streams(r->buffers[chunk / r->parts % 2] + plane * r->plane + part * length, length);
 }
 
 enum { ROUNDS = 15 };
@@ -111,86 +128,131 @@ static void bench_linear(sp_pool *pool, int64_t m, int64_t n, int64_t k) {
   free(r);
 }
 
+// Keys and values of every layer, of which only the rows in use are ever touched.
+static float *rows_in_use(size_t planes, int64_t capacity, int64_t rows, int64_t width) {
+  float *all = NULL;
+  if (posix_memalign((void **)&all, 4096, planes * (size_t)(capacity * width) * 4)) exit(1);
+  for (size_t p = 0; p < planes; p++)
+    for (int64_t i = 0; i < rows * width; i++)
+      all[p * (size_t)(capacity * width) + (size_t)i] = (float)((uint32_t)i * 2654435761u >> 24) / 256.0f - 0.5f;
+  return all;
+}
+
+// Attention over 30 layers as in a step of SmolLM2-135M, and a read of as many bytes of the same keys and values.
+// Between the two, and before each, other memory is read as a step reads its weights.
 static void bench_sdpa(sp_pool *pool, int64_t queries, int64_t keys, int64_t capacity) {
-  enum { LAYERS = 30, HEADS = 9, GROUPS = 3, D = 64 };
-  const size_t floats = (size_t)(HEADS / GROUPS) * (size_t)capacity * D;
-  float *k = room(floats * LAYERS), *v = room(floats * LAYERS);
-  float *q = room((size_t)(HEADS * queries * D)), *out = room((size_t)(HEADS * queries * D));
+  enum { LAYERS = 30, HEADS = 9, GROUPS = 3, PLANES = HEADS / GROUPS, D = 64 };
+  const size_t layer = (size_t)(PLANES * capacity * D), others = (size_t)24 << 20;
+  float *k = rows_in_use(PLANES * LAYERS, capacity, keys, D), *v = rows_in_use(PLANES * LAYERS, capacity, keys, D);
+  float *q = room((size_t)(HEADS * queries * D)), *out = room((size_t)(HEADS * queries * D)), *other = room(others);
   uint8_t *mask = calloc((size_t)queries, (size_t)capacity);
   for (int64_t i = 0; i < queries; i++) memset(mask + i * capacity, 1, (size_t)(keys - queries + i + 1));
   sp_tensor tq = dense(q, SP_FLOAT32, 4, (int64_t[]){1, HEADS, queries, D}),
             to = dense(out, SP_FLOAT32, 4, (int64_t[]){1, HEADS, queries, D});
   sp_tensor tm = dense(mask, SP_BOOL, 2, (int64_t[]){queries, capacity});
   const int64_t ints[2] = {0, GROUPS};
-  const double floats_[1] = {0.125};
-  double times[ROUNDS];
+  const double floats[1] = {0.125};
+  sp_instruction all[LAYERS];
+  sp_tensor tk[LAYERS], tv[LAYERS];
+  const sp_tensor *operands[LAYERS][4];
+  sp_tensor *results[1] = {&to};
   void *scratch = NULL;
+  for (size_t l = 0; l < LAYERS; l++) {
+    tk[l] = dense(k + layer * l, SP_FLOAT32, 4, (int64_t[]){1, PLANES, capacity, D});
+    tv[l] = dense(v + layer * l, SP_FLOAT32, 4, (int64_t[]){1, PLANES, capacity, D});
+    operands[l][0] = &tq;
+    operands[l][1] = &tk[l];
+    operands[l][2] = &tv[l];
+    operands[l][3] = &tm;
+    all[l] = (sp_instruction){sp_kernel_find("sdpa"),
+                              {.operands = operands[l],
+                               .results = results,
+                               .ints = ints,
+                               .floats = floats,
+                               .operand_count = 4,
+                               .result_count = 1,
+                               .int_count = 2,
+                               .float_count = 1}};
+    const char *reason = all[l].kernel->check(&all[l].call);
+    if (reason) exit(puts(reason));
+    if (!scratch && posix_memalign(&scratch, 64, all[l].kernel->scratch(&all[l].call, sp_pool_threads(pool)) + 64))
+      exit(1);
+    all[l].call.scratch = scratch;
+  }
+  double times[ROUNDS], reads[ROUNDS], ratios[ROUNDS];
   uint64_t rows = 0;
+  reading *r = calloc(1, sizeof *r);
+  reading_rows *rows_read = calloc(1, sizeof *rows_read);
+  rows_read->plane = layer / PLANES;
+  rows_read->floats = (size_t)(keys * D);
+  rows_read->parts = keys < 512 ? 1 : 4;
   for (int round = 0; round < ROUNDS; round++) {
-    sp_instruction all[LAYERS];
-    sp_tensor tk[LAYERS], tv[LAYERS];
-    const sp_tensor *operands[LAYERS][4];
-    sp_tensor *results[1] = {&to};
-    for (int l = 0; l < LAYERS; l++) {
-      tk[l] = dense(k + floats * (size_t)l, SP_FLOAT32, 4, (int64_t[]){1, HEADS / GROUPS, capacity, D});
-      tv[l] = dense(v + floats * (size_t)l, SP_FLOAT32, 4, (int64_t[]){1, HEADS / GROUPS, capacity, D});
-      operands[l][0] = &tq;
-      operands[l][1] = &tk[l];
-      operands[l][2] = &tv[l];
-      operands[l][3] = &tm;
-      all[l] = (sp_instruction){sp_kernel_find("sdpa"),
-                                {.operands = operands[l],
-                                 .results = results,
-                                 .ints = ints,
-                                 .floats = floats_,
-                                 .operand_count = 4,
-                                 .result_count = 1,
-                                 .int_count = 2,
-                                 .float_count = 1}};
-      const char *reason = all[l].kernel->check(&all[l].call);
-      if (reason) exit(puts(reason));
-      if (!scratch && posix_memalign(&scratch, 64, all[l].kernel->scratch(&all[l].call, sp_pool_threads(pool)) + 64))
-        exit(1);
-      all[l].call.scratch = scratch;
-    }
+    r->data = other;
+    r->chunk = others / 64;
+    sp_parallel_for(pool, 64, read_chunk, r);
     sp_run run = {.pool = pool};
-    const double t = now();
+    double t = now();
     sp_execute(all, LAYERS, &run);
     times[round] = (now() - t) / LAYERS;
     rows = run.statistics.attention_rows;
+    r->data = other;
+    r->chunk = others / 64;
+    sp_parallel_for(pool, 64, read_chunk, r);
+    t = now();
+    for (size_t l = 0; l < LAYERS; l++) {
+      rows_read->buffers[0] = k + layer * l;
+      rows_read->buffers[1] = v + layer * l;
+      sp_parallel_for(pool, PLANES * 2 * rows_read->parts, read_rows, rows_read);
+    }
+    reads[round] = (now() - t) / LAYERS;
+    ratios[round] = times[round] / reads[round];
   }
   const double time = median(times);
-  printf(
-      "sdpa %4lld queries, %4lld keys of %4lld, %u threads: %9.1f us a layer  %6.1f GB/s  %6.1f GFLOP/s  rows %llu\n",
-      (long long)queries, (long long)keys, (long long)capacity, sp_pool_threads(pool), time * 1e6,
-      (double)rows / LAYERS * D * 8 / time * 1e-9, 4e-9 * HEADS * (double)queries * (double)keys * D / time,
-      (unsigned long long)rows);
+  printf("sdpa %4lld queries, %5lld keys of %5lld, %u threads: %9.1f us a layer (read %7.1f, ratio %5.2f)",
+         (long long)queries, (long long)keys, (long long)capacity, sp_pool_threads(pool), time * 1e6,
+         median(reads) * 1e6, median(ratios));
+  printf("  %6.1f GB/s  %6.1f GFLOP/s  rows %llu\n", (double)rows / LAYERS * D * 8 / time * 1e-9,
+         4e-9 * HEADS * (double)queries * (double)keys * D / time, (unsigned long long)rows);
   free(k);
   free(v);
   free(q);
   free(out);
+  free(other);
   free(mask);
   free(scratch);
+  free(r);
+  free(rows_read);
 }
 
-int main(void) {
+// With an argument, only the kernel of that name.
+int main(int count, char **arguments) {
+  const char *only = count > 1 ? arguments[1] : "";
   const unsigned threads = sp_available_threads() < 2 ? 1 : 2;
   for (unsigned t = threads; t >= 1; t--) {
     sp_pool *pool = sp_pool_create(t);
     printf("%s\n", sp_isa_name(sp_isa_in_use()));
-    bench_linear(pool, 1, 192, 576);
-    bench_linear(pool, 1, 576, 576);
-    bench_linear(pool, 1, 576, 1536);
-    bench_linear(pool, 1, 1536, 576);
-    bench_linear(pool, 1, 49152, 576);
-    bench_linear(pool, 4, 1536, 576);
-    bench_linear(pool, 16, 1536, 576);
-    bench_linear(pool, 512, 1536, 576);
-    bench_linear(pool, 512, 576, 1536);
-    bench_sdpa(pool, 1, 128, 2048);
-    bench_sdpa(pool, 1, 128, 256);
-    bench_sdpa(pool, 1, 2000, 2048);
-    bench_sdpa(pool, 512, 512, 2048);
+    if (!strcmp(only, "") || !strcmp(only, "linear")) {
+      bench_linear(pool, 1, 192, 576);
+      bench_linear(pool, 1, 576, 576);
+      bench_linear(pool, 1, 576, 1536);
+      bench_linear(pool, 1, 1536, 576);
+      bench_linear(pool, 1, 49152, 576);
+      bench_linear(pool, 4, 1536, 576);
+      bench_linear(pool, 16, 1536, 576);
+      bench_linear(pool, 512, 1536, 576);
+      bench_linear(pool, 512, 576, 1536);
+    }
+    if (!strcmp(only, "") || !strcmp(only, "sdpa")) {
+      for (int64_t capacity = 2048; capacity <= 32768; capacity *= 16) {
+        bench_sdpa(pool, 1, 128, capacity);
+        bench_sdpa(pool, 1, 512, capacity);
+        bench_sdpa(pool, 1, 1024, capacity);
+        bench_sdpa(pool, 1, 2000, capacity);
+      }
+      bench_sdpa(pool, 4, 512, 2048);
+      bench_sdpa(pool, 512, 512, 2048);
+      bench_sdpa(pool, 512, 512, 32768);
+    }
     sp_pool_destroy(pool);
   }
   return 0;

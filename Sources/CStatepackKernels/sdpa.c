@@ -1,6 +1,10 @@
 // How attention is shared out: which keys each query reads, chunks of them, and how partial results are joined.
 #include "sdpa.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 static const sp_attention_kernels *kernels_in_use(void) {
   switch (sp_isa_in_use()) {
 #if defined(__x86_64__)
@@ -17,18 +21,57 @@ static const sp_attention_kernels *kernels_in_use(void) {
   }
 }
 
-// 64 bytes that are all zero or all one are what masks mostly consist of.
+// Bit n: byte n is not zero.
 static uint64_t bits_of_bytes(const uint8_t *bytes) {
-  uint64_t words[8], any = 0, same = 0, bits = 0;
-  memcpy(words, bytes, 64);
-  for (int w = 0; w < 8; w++) {
-    any |= words[w];
-    same |= words[w] ^ 0x0101010101010101u;
+#if defined(__SSE2__)
+  uint64_t bits = 0;
+  for (int n = 0; n < 4; n++) {
+    const __m128i some = _mm_loadu_si128((const __m128i *)(const void *)(bytes + 16 * n));
+    bits |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(some, _mm_setzero_si128())) << 16 * n;
   }
-  if (!any) return 0;
-  if (!same) return ~(uint64_t)0;
-  for (int n = 0; n < 64; n++) bits |= (uint64_t)(bytes[n] != 0) << n;
+  return ~bits;
+#else
+  uint64_t bits = 0;
+  for (int n = 0; n < 8; n++) {
+    uint64_t word;
+    memcpy(&word, bytes + 8 * n, 8);
+    // The top bit of each byte that is not zero, moved to the bottom; the product collects the eight at the top.
+    word = (((word & 0x7f7f7f7f7f7f7f7fu) + 0x7f7f7f7f7f7f7f7fu) | word) >> 7 & 0x0101010101010101u;
+    bits |= word * 0x0102040810204080u >> 56 << 8 * n;
+  }
   return bits;
+#endif
+}
+
+// Bit n: float n is not -inf.
+static uint64_t bits_of_floats(const float *floats) {
+  uint64_t bits = 0;
+#if defined(__SSE2__)
+  for (int n = 0; n < 16; n++)
+    bits |= (uint64_t)(uint32_t)_mm_movemask_ps(_mm_cmpneq_ps(_mm_loadu_ps(floats + 4 * n), _mm_set1_ps(-INFINITY)))
+            << 4 * n;
+#else
+  for (int n = 0; n < 64; n++) bits |= (uint64_t)(floats[n] != -INFINITY) << n;
+#endif
+  return bits;
+}
+
+// Masks of a large state are mostly nothing: 256 elements that exclude their keys, at the price of reading them.
+static bool excludes_256(const sp_attention *t, int64_t at) {
+  if (t->mask->scalar_type == SP_BOOL) {
+    const uint8_t *bytes = (const uint8_t *)t->mask->data + at;
+    uint64_t any = 0;
+    for (int n = 0; n < 256; n += 8) {
+      uint64_t word;
+      memcpy(&word, bytes + n, 8);
+      any |= word;
+    }
+    return any == 0;
+  }
+  const float *floats = (const float *)t->mask->data + at;
+  uint32_t any = 0;
+  for (int n = 0; n < 256; n++) any |= floats[n] != -INFINITY;
+  return any == 0;
 }
 
 uint64_t sp_attends_bits(const sp_attention *t, int64_t b, int64_t h, int64_t i, int64_t first) {
@@ -51,7 +94,11 @@ uint64_t sp_attends_bits(const sp_attention *t, int64_t b, int64_t h, int64_t i,
     }
   } else {
     const float *mask = (const float *)t->mask->data + at;
-    for (int64_t j = 0; j < n; j++) bits |= (uint64_t)(mask[j * step] != -INFINITY) << j;
+    if (step == 1 && n == 64) {
+      bits = bits_of_floats(mask);
+    } else {
+      for (int64_t j = 0; j < n; j++) bits |= (uint64_t)(mask[j * step] != -INFINITY) << j;
+    }
   }
   return bits & limit;
 }
@@ -85,112 +132,135 @@ static bool is_fast(const sp_attention *t) {
 }
 
 static int64_t distinct_lists(const sp_attention *t) {
-  const sp_attention_unit last = sp_attention_unit_of(t, t->units - 1);
-  return sp_attention_list(t, &last) + 1;
+  return sp_attention_list(t, t->batch - 1, t->heads - t->heads_per_unit, t->queries - 1) + 1;
 }
 
-// Parts of the scratch of few queries, in bytes.
+// Scratch in bytes: lists, then partial results and counts, or room per thread.
 typedef struct parts {
-  size_t lists, sizes, partials;
-  int64_t chunks, partial_size;
+  size_t lists, partials, left, room;
+  int64_t distinct, partial_size;
 } parts;
 
 static parts parts_of(const sp_attention *t) {
-  parts p;
-  const int64_t distinct = distinct_lists(t);
-  p.chunks = 8;
-  p.partial_size = sp_ceil_div(2 + t->e, 16) * 16;
-  p.lists = rounded(distinct * t->keys * 4);
-  p.sizes = rounded(distinct * 8);
-  p.partials = rounded(t->units * p.chunks * t->heads_per_unit * p.partial_size * 4);
+  parts p = {.distinct = distinct_lists(t)};
+  p.lists = rounded(p.distinct * (int64_t)sizeof(sp_attention_keys));
+  if (t->block > 1) {
+    p.room = rounded(sp_attention_room_of(t).floats * 4);
+  } else {
+    p.partial_size = SP_ATTENTION_VALUES + sp_ceil_div(t->e, 16) * 16;
+    p.partials = rounded(t->units * SP_ATTENTION_CHUNKS * t->heads_per_unit * p.partial_size * 4);
+    p.left = rounded(t->units * (int64_t)sizeof(uint32_t));
+  }
   return p;
 }
 
 size_t sp_sdpa_scratch(const sp_call *call, unsigned threads) {
   const sp_attention t = sp_attention_of(call);
   if (t.units == 0 || !is_fast(&t)) return 0;
-  if (t.block > 1) return rounded(sp_attention_room_of(&t).floats * 4) * threads;
   const parts p = parts_of(&t);
-  return p.lists + p.sizes + p.partials;
+  return p.lists + p.partials + p.left + p.room * threads;
 }
 
-static void make_list(sp_attention_job *job, const sp_attention_unit *u, int64_t list) {
+// Reads a row of the mask once. Nothing is written that grows with the number of keys.
+static void survey(sp_attention_job *job, int64_t number) {
   const sp_attention *t = &job->t;
-  int32_t *to = job->lists + list * t->keys;
-  int64_t n = 0;
-  for (int64_t j0 = 0; j0 < t->keys; j0 += 64) {
-    uint64_t bits = sp_attends_bits(t, u->b, u->h, u->first, j0);
-    if (bits == ~(uint64_t)0) {
-      for (int j = 0; j < 64; j++) to[n + j] = (int32_t)(j0 + j);
-      n += 64;
-    } else {
-      for (; bits; bits &= bits - 1) to[n++] = (int32_t)(j0 + __builtin_ctzll(bits));
-    }
+  sp_attention_keys *list = job->lists + number;
+  int64_t rest = number, i = 0, h = 0, b = 0;
+  if ((t->mask && t->mask_strides[2]) || t->causal) {
+    i = rest % t->queries;
+    rest /= t->queries;
   }
-  job->list_sizes[list] = n;
+  if (t->mask && t->mask_strides[1]) {
+    h = rest % (t->heads / t->heads_per_unit) * t->heads_per_unit;
+    rest /= t->heads / t->heads_per_unit;
+  }
+  if (t->mask && t->mask_strides[0]) b = rest;
+
+  const int64_t end = t->causal ? sp_min(t->keys, i + 1) : t->keys;
+  *list = (sp_attention_keys){.size = 0, .last = -1, .one_run = true};
+  if (!t->mask) {
+    list->size = end;
+    list->last = end - 1;
+    return;
+  }
+  const bool dense = t->mask_strides[3] == 1;
+  for (int64_t j = 0; j < end; j += 64) {
+    if (dense && j + 256 <= end && excludes_256(t, sp_mask_at(t, b, h, i, j))) {
+      j += 256 - 64;
+      continue;
+    }
+    const uint64_t bits = sp_attends_bits(t, b, h, i, j);
+    if (bits == 0) continue;
+    if (list->size == 0) list->first = j + __builtin_ctzll(bits);
+    list->last = j + 63 - __builtin_clzll(bits);
+    list->size += bits == ~(uint64_t)0 ? 64 : __builtin_popcountll(bits);
+  }
+  list->one_run = list->last + 1 - list->first == list->size || list->size == 0;
+  if (list->one_run || t->block > 1) return;
+  const int64_t step = sp_attention_chunk_keys(list->size);
+  int64_t before = 0, chunk = 0;
+  for (int64_t j = list->first & ~(int64_t)63; j <= list->last; j += 64) {
+    uint64_t bits = sp_attends_bits(t, b, h, i, j);
+    const int64_t count = __builtin_popcountll(bits);
+    for (int64_t passed = before; chunk * step < before + count; chunk++) {
+      for (; passed < chunk * step; passed++) bits &= bits - 1;
+      list->starts[chunk] = j + __builtin_ctzll(bits);
+      if ((chunk + 1) * step >= list->size) return;
+    }
+    before += count;
+  }
 }
 
-// Partial results of a unit in order of chunks.
-static void join(const sp_attention_job *job, int64_t unit) {
-  const sp_attention *t = &job->t;
-  const sp_attention_unit u = sp_attention_unit_of(t, unit);
-  const int64_t size = job->list_sizes[sp_attention_list(t, &u)],
-                chunks = sp_ceil_div(size, sp_attention_chunk_keys(size));
-  const int64_t *os = t->out->strides, step = t->heads_per_unit * job->partial_size;
-  for (int64_t h = 0; h < t->heads_per_unit; h++) {
-    float *first = job->partials + unit * job->chunks * step + h * job->partial_size;
-    float *out = (float *)t->out->data + u.b * os[0] + (u.h + h) * os[1] + u.first * os[2];
-    float largest = -INFINITY, sum = 0.0f;
-    for (int64_t c = 0; c < chunks; c++) largest = first[c * step] > largest ? first[c * step] : largest;
-    for (int64_t c = 0; c < chunks; c++) {
-      // A chunk without a finite score weighs nothing, unless its sum is NaN.
-      const float *p = first + c * step;
-      const float weight = p[0] == largest ? 1.0f : expf(p[0] - largest);
-      sum += p[1] * weight;
-      for (int64_t i = 0; i < t->e; i++) first[2 + i] = c == 0 ? p[2 + i] * weight : first[2 + i] + p[2 + i] * weight;
-    }
-    const float scale = sum == 0.0f ? 0.0f : 1.0f / sum;
-    if (os[3] == 1) {
-      for (int64_t i = 0; i < t->e; i++) out[i] = chunks ? first[2 + i] * scale : 0.0f;
-    } else {
-      for (int64_t i = 0; i < t->e; i++) out[i * os[3]] = chunks ? first[2 + i] * scale : 0.0f;
-    }
-  }
+enum { SURVEYS = 16 };
+
+static void survey_some(void *context, size_t chunk) {
+  sp_attention_job *job = context;
+  const int64_t first = (int64_t)chunk * SURVEYS, distinct = distinct_lists(&job->t);
+  for (int64_t n = first; n < sp_min(first + SURVEYS, distinct); n++) survey(job, n);
 }
+
+// Below this many bytes of keys and values another thread costs more than it saves.
+enum { SMALL = 1 << 15 };
 
 bool sp_sdpa_run(const sp_call *call, sp_run *run) {
-  sp_attention_job job = {.t = sp_attention_of(call), .tiler = sp_tiler_in_use()};
+  sp_attention_job job = {.t = sp_attention_of(call)};
   const sp_attention *t = &job.t;
   if (t->units == 0) return true;
-  const sp_attention_kernels *kernels = kernels_in_use();
   if (!is_fast(t)) {
     sp_attention_reference(&job, run->pool);
-  } else if (t->block > 1) {
-    job.slots.base = call->scratch;
-    job.slots.stride = rounded(sp_attention_room_of(t).floats * 4);
+    run->statistics.attention_rows += job.rows_read;
+    return true;
+  }
+  const sp_attention_kernels *kernels = kernels_in_use();
+  const parts p = parts_of(t);
+  char *const scratch = call->scratch;
+  job.lists = call->scratch;
+  if (p.distinct > 1) {
+    sp_parallel_for(run->pool, (size_t)sp_ceil_div(p.distinct, SURVEYS), survey_some, &job);
+  } else {
+    survey(&job, 0);
+  }
+  if (t->block > 1) {
+    job.tiler = sp_tiler_in_use();
+    job.slots.base = scratch + p.lists;
+    job.slots.stride = p.room;
     sp_parallel_for(run->pool, (size_t)t->units, kernels->many, &job);
   } else {
-    const parts p = parts_of(t);
-    job.lists = call->scratch;
-    job.list_sizes = (int64_t *)(void *)((char *)call->scratch + p.lists);
-    job.partials = (float *)(void *)((char *)call->scratch + p.lists + p.sizes);
+    job.partials = (float *)(void *)(scratch + p.lists);
+    job.left = (_Atomic uint32_t *)(void *)(scratch + p.lists + p.partials);
     job.partial_size = p.partial_size;
-    int64_t made = 0;
     job.chunks = 1;
+    uint64_t rows = 0;
     for (int64_t unit = 0; unit < t->units; unit++) {
       const sp_attention_unit u = sp_attention_unit_of(t, unit);
-      const int64_t list = sp_attention_list(t, &u);
-      // Units come in an order in which a list that was not made yet has the next number, or an earlier one again.
-      if (list == made) {
-        make_list(&job, &u, list);
-        made++;
-      }
-      const int64_t size = job.list_sizes[list];
-      job.rows_read += (uint64_t)size;
-      job.chunks = sp_max(job.chunks, sp_ceil_div(size, sp_attention_chunk_keys(size)));
+      const int64_t size = job.lists[sp_attention_list(t, u.b, u.h, u.first)].size, chunks = sp_attention_chunks(size);
+      rows += (uint64_t)size;
+      job.chunks = sp_max(job.chunks, chunks);
+      atomic_init(&job.left[unit], (uint32_t)chunks);
     }
-    sp_parallel_for(run->pool, (size_t)(t->units * job.chunks), kernels->few, &job);
-    for (int64_t unit = 0; unit < t->units; unit++) join(&job, unit);
+    job.rows_read = rows;
+    const bool small = rows * (uint64_t)(t->d + t->e) * 4 < SMALL;
+    sp_parallel_for(small ? NULL : run->pool, (size_t)(t->units * job.chunks), kernels->few, &job);
   }
   run->statistics.attention_rows += job.rows_read;
   return true;

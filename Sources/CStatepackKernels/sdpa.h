@@ -58,33 +58,57 @@ uint64_t sp_attends_bits(const sp_attention *t, int64_t b, int64_t h, int64_t i,
 
 // --- Fast paths -------------------------------------------------------------------------------
 
+enum { SP_ATTENTION_CHUNKS = 8 };
+
+// The keys that one row of the mask lets through. In most masks they are one run, and the mask is not read again.
+typedef struct sp_attention_keys {
+  int64_t size, first, last;
+  bool one_run;
+  // Few queries, more than one run: where each chunk starts.
+  int64_t starts[SP_ATTENTION_CHUNKS];
+} sp_attention_keys;
+
 typedef struct sp_attention_job {
   sp_attention t;
   const sp_tiler *tiler;
-  // Few queries: the keys that each distinct row of the mask lets through, in order, and results of chunks of them.
-  int32_t *lists;       // [distinct][keys]
-  int64_t *list_sizes;  // [distinct]
-  float *partials;      // [unit][chunk][heads_per_unit][2 + e]: largest score, sum of weights, weighted values
+  sp_attention_keys *lists;  // of every row of the mask that differs from others
+  // Few queries.
+  float *partials;         // [unit][chunk][heads_per_unit][partial_size], see sp_attention_partial
+  _Atomic uint32_t *left;  // [unit]: chunks not finished; whoever finishes the last one joins them
   int64_t chunks, partial_size;
   // Many queries: room per thread.
   sp_slots slots;
   _Atomic uint64_t rows_read;
 } sp_attention_job;
 
-// Which of `distinct` mask rows a unit of one query reads.
-SP_INLINE int64_t sp_attention_list(const sp_attention *t, const sp_attention_unit *u) {
+// A partial result: largest score, sum of weights, weighted sum of values from here on.
+enum { SP_ATTENTION_LARGEST = 0, SP_ATTENTION_SUM = 1, SP_ATTENTION_VALUES = 16 };
+
+// Which of the lists query i of head h reads.
+SP_INLINE int64_t sp_attention_list(const sp_attention *t, int64_t b, int64_t h, int64_t i) {
   const bool mask = t->mask != NULL;
-  int64_t at = mask && t->mask_strides[0] ? u->b : 0;
-  const int64_t heads = t->heads / t->heads_per_unit;
-  if (mask && t->mask_strides[1]) at = at * heads + u->h / t->heads_per_unit;
-  if ((mask && t->mask_strides[2]) || t->causal) at = at * t->queries + u->first;
+  int64_t at = mask && t->mask_strides[0] ? b : 0;
+  if (mask && t->mask_strides[1]) at = at * (t->heads / t->heads_per_unit) + h / t->heads_per_unit;
+  if ((mask && t->mask_strides[2]) || t->causal) at = at * t->queries + i;
   return at;
+}
+
+// sp_attends_bits without a look at the mask where the keys are one run.
+SP_INLINE uint64_t sp_attention_bits(const sp_attention *t, const sp_attention_keys *list, int64_t b, int64_t h,
+                                     int64_t i, int64_t first) {
+  if (!list->one_run) return sp_attends_bits(t, b, h, i, first);
+  const int64_t from = sp_max(list->first - first, 0), to = sp_min(list->last + 1 - first, 64);
+  return from >= to ? 0 : ~(uint64_t)0 >> (64 - (to - from)) << from;
 }
 
 // Chunks of a list: up to eight, of a multiple of 16 keys and 64 at least; borders follow from its size alone.
 SP_INLINE int64_t sp_attention_chunk_keys(int64_t keys) {
-  const int64_t chunks = sp_max(1, sp_min(8, keys / 64));
+  const int64_t chunks = sp_max(1, sp_min(SP_ATTENTION_CHUNKS, keys / 64));
   return sp_max(16, sp_ceil_div(sp_ceil_div(keys, chunks), 16) * 16);
+}
+// At least one: it writes the zeros of a query without keys.
+SP_INLINE int64_t sp_attention_chunks(int64_t keys) {
+  return sp_max(1, sp_ceil_div(keys, sp_attention_chunk_keys(keys)));
 }
 
 // Room of one thread for a block: scaled queries, transposed keys, values, scores, sums, maxima, bits.
@@ -97,7 +121,7 @@ sp_attention_room sp_attention_room_of(const sp_attention *t);
 void sp_attention_reference(sp_attention_job *job, sp_pool *pool);
 
 typedef struct sp_attention_kernels {
-  void (*few)(void *job, size_t chunk);   // unit * chunks + chunk
+  void (*few)(void *job, size_t chunk);   // (head * chunks + chunk) * queries + query
   void (*many)(void *job, size_t chunk);  // unit
 } sp_attention_kernels;
 #if defined(__x86_64__)

@@ -1,201 +1,442 @@
-// The fast paths of attention in vectors of 16 floats, compiled once per instruction set: TARGET is its attribute.
+// The fast paths of attention in vectors of WIDTH floats, compiled once per instruction set: TARGET is its attribute,
+// TOGETHER how many heads the sums of four keys are kept in registers for.
 #include "sdpa.h"
 #include "vector_math.h"
 
-// Vectors of 16 floats are passed between functions, all of which are inlined: no ABI is involved.
+// Vectors are passed between functions, all of which are inlined: no ABI is involved.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 #define UNROLL _Pragma("GCC unroll 16")
 #define BODY __attribute__((always_inline)) TARGET static inline
 
-typedef float lanes __attribute__((vector_size(64)));
-typedef float loose_lanes __attribute__((vector_size(64), aligned(4)));
+typedef float lanes __attribute__((vector_size(4 * WIDTH)));
+typedef float loose_lanes __attribute__((vector_size(4 * WIDTH), aligned(4)));
+typedef int32_t int_lanes __attribute__((vector_size(4 * WIDTH)));
 
 BODY lanes load(const float *p) { return *(const loose_lanes *)p; }
 BODY void store(float *p, lanes v) { *(loose_lanes *)p = v; }
-BODY lanes splat(float x) { return (lanes){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
-// The first n of 16; the rest is zero and not read.
+BODY lanes splat(float x) { return x - (lanes){0}; }
+// The first n of a vector; the rest is zero and not read.
 BODY lanes load_some(const float *p, int64_t n) {
-  float whole[16] = {0};
+  float whole[WIDTH] = {0};
   memcpy(whole, p, (size_t)n * 4);
   return load(whole);
 }
+// b where a is NaN.
+BODY lanes larger(lanes a, lanes b) {
+  const int_lanes mask = a > b;
+  return (lanes)((mask & (int_lanes)a) | (~mask & (int_lanes)b));
+}
 
-#define PAIRS(A, B, ...) (__builtin_shufflevector(A, B, __VA_ARGS__))
+// e^x of scores less their largest: x <= 0, -inf or NaN. As sp_exp, but below -87 (2^-126) the result is 0, so that
+// one factor 2^n is enough; its exponent field is what rounding leaves in the low bits.
+BODY lanes weights_of(lanes x) {
+  const int_lanes vanishes = x < splat(-87.0f);
+  const lanes shifted = x * 1.44269504f + 12583039.0f;
+  const lanes n = shifted - 12583039.0f;
+  lanes r = x - n * 0.693145752f;
+  r = r - n * 1.42860677e-6f;
+  lanes p = r * 1.9918385e-4f + 1.3946074e-3f;
+  p = p * r + 8.3332639e-3f;
+  p = p * r + 4.1666269e-2f;
+  p = p * r + 1.6666667e-1f;
+  p = p * r + 0.5f;
+  p = p * (r * r) + r + 1.0f;
+  const lanes scale = (lanes)((int_lanes)shifted << 23);
+  return (lanes)((int_lanes)(p * scale) & ~vanishes);
+}
 
-// out[n] = sum of the lanes of v[n]: halves are added while two vectors are joined, four times.
-BODY lanes sums_of(lanes *v) {
-  UNROLL for (int i = 0; i < 8; i++) v[i] =
-      PAIRS(v[i], v[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-      PAIRS(v[i], v[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-  UNROLL for (int i = 0; i < 4; i++) v[i] =
-      PAIRS(v[i], v[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-      PAIRS(v[i], v[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-  UNROLL for (int i = 0; i < 2; i++) v[i] =
-      PAIRS(v[i], v[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-      PAIRS(v[i], v[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-  return PAIRS(v[0], v[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
-         PAIRS(v[0], v[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+// Sums of the lanes of 16 vectors, one for each of 16 keys, in four tiles of four keys. What is lower in every pair
+// of parts is added to what is upper while two vectors become one; KEY is the order that leaves the sums in order.
+#define PAIR(A, B, ...) (__builtin_shufflevector(A, B, __VA_ARGS__))
+#if WIDTH == 16
+#define KEY(TILE, I) ((TILE) + ((I) == 0 ? 0 : (I) == 1 ? 8 : (I) == 2 ? 4 : 12))
+BODY lanes halves(lanes a, lanes b) {
+  return PAIR(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+         PAIR(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+}
+BODY lanes tile_of(lanes a, lanes b, lanes c, lanes d) {
+  const lanes x = halves(a, b), y = halves(c, d);
+  return PAIR(x, y, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+         PAIR(x, y, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+}
+BODY lanes eighths(lanes a, lanes b) {
+  return PAIR(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+         PAIR(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+}
+BODY void sums_of(const lanes *tiles, float *out) {
+  const lanes x = eighths(tiles[0], tiles[2]), y = eighths(tiles[1], tiles[3]);
+  store(out, PAIR(x, y, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+                 PAIR(x, y, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31));
+}
+BODY float largest_lane(lanes v) {
+  v = larger(v, PAIR(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+  v = larger(v, PAIR(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3));
+  v = larger(v, PAIR(v, v, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1));
+  return v[0] > v[1] ? v[0] : v[1];
+}
+#elif WIDTH == 8
+#define KEY(TILE, I) ((TILE) / 2 * 8 + (TILE) % 2 + ((I) == 0 ? 0 : (I) == 1 ? 4 : (I) == 2 ? 2 : 6))
+BODY lanes halves(lanes a, lanes b) {
+  return PAIR(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + PAIR(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+BODY lanes tile_of(lanes a, lanes b, lanes c, lanes d) {
+  const lanes x = halves(a, b), y = halves(c, d);
+  return PAIR(x, y, 0, 1, 8, 9, 4, 5, 12, 13) + PAIR(x, y, 2, 3, 10, 11, 6, 7, 14, 15);
+}
+BODY lanes singles(lanes a, lanes b) {
+  return PAIR(a, b, 0, 8, 2, 10, 4, 12, 6, 14) + PAIR(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+}
+BODY void sums_of(const lanes *tiles, float *out) {
+  store(out, singles(tiles[0], tiles[1]));
+  store(out + 8, singles(tiles[2], tiles[3]));
+}
+BODY float largest_lane(lanes v) {
+  v = larger(v, PAIR(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
+  v = larger(v, PAIR(v, v, 2, 3, 0, 1, 2, 3, 0, 1));
+  return v[0] > v[1] ? v[0] : v[1];
+}
+#else
+#define KEY(TILE, I) ((TILE) * 4 + ((I) == 0 ? 0 : (I) == 1 ? 2 : (I) == 2 ? 1 : 3))
+BODY lanes tile_of(lanes a, lanes b, lanes c, lanes d) {
+  const lanes x = PAIR(a, b, 0, 1, 4, 5) + PAIR(a, b, 2, 3, 6, 7), y = PAIR(c, d, 0, 1, 4, 5) + PAIR(c, d, 2, 3, 6, 7);
+  return PAIR(x, y, 0, 4, 2, 6) + PAIR(x, y, 1, 5, 3, 7);
+}
+BODY void sums_of(const lanes *tiles, float *out) {
+  for (int n = 0; n < 4; n++) store(out + 4 * n, tiles[n]);
+}
+BODY float largest_lane(lanes v) {
+  v = larger(v, PAIR(v, v, 2, 3, 0, 1));
+  return v[0] > v[1] ? v[0] : v[1];
+}
+#endif
+
+// Largest of n scores, n a multiple of 16. NaN is passed over; its weight is NaN anyway.
+BODY float largest_of(const float *s, int64_t n) {
+  lanes best = splat(-INFINITY);
+  for (int64_t j = 0; j < n; j += WIDTH) best = larger(load(s + j), best);
+  return largest_lane(best);
+}
+
+// Scores of n keys, n a multiple of 16, become weights e^(s - largest), which are added to the lanes of sum. Without a
+// finite score, -inf weighs nothing and NaN stays.
+BODY lanes weigh(float *s, int64_t n, float largest, lanes sum) {
+  if (largest == -INFINITY) {
+    for (int64_t j = 0; j < n; j++) s[j] = s[j] != s[j] ? s[j] : 0.0f;
+    for (int64_t j = 0; j < n; j += WIDTH) sum += load(s + j);
+    return sum;
+  }
+  for (int64_t j = 0; j < n; j += WIDTH) {
+    const lanes weights = weights_of(load(s + j) - largest);
+    store(s + j, weights);
+    sum += weights;
+  }
+  return sum;
+}
+
+BODY float sum_of(lanes v) {
+  float sum = 0;
+  for (int x = 0; x < WIDTH; x++) sum += v[x];
+  return sum;
 }
 
 // --- Few queries ------------------------------------------------------------------------------
 
-enum { SUB = 128, MAX_HEADS = 4, AHEAD = 32 };
+// Keys come in blocks: scores of a block, weights, values. While scores are computed the values of the block are
+// fetched, and with the values the keys of the next block, so that memory is never idle.
+enum { BLOCK = 32, MAX_HEADS = 16 };
 
-// Scores of 16 keys for one query.
-BODY lanes score16(const float *q, const float *keys, const int32_t *at, int64_t stride, int64_t d) {
-  lanes acc[16];
-  UNROLL for (int j = 0; j < 16; j++) acc[j] = splat(0);
-  int64_t c = 0;
-  for (; c + 16 <= d; c += 16) {
-    const lanes x = load(q + c);
-    UNROLL for (int j = 0; j < 16; j++) acc[j] += load(keys + at[j] * stride + c) * x;
+// Where the next keys of a chunk are.
+typedef struct cursor {
+  const sp_attention *t;
+  const sp_attention_unit *u;
+  const sp_attention_keys *list;
+  int64_t next, last;  // one run
+  int64_t word;        // else: a word of the mask, and what is left of it
+  uint64_t bits;
+  int32_t latest;
+} cursor;
+
+BODY cursor cursor_at(const sp_attention *t, const sp_attention_unit *u, const sp_attention_keys *list, int64_t chunk,
+                      int64_t rank) {
+  cursor c = {.t = t, .u = u, .list = list, .next = list->first + rank, .last = list->last};
+  if (!list->one_run) {
+    const int64_t start = list->starts[chunk];
+    c.word = start & ~(int64_t)63;
+    c.bits = sp_attends_bits(t, u->b, u->h, u->first, c.word) & ~(uint64_t)0 << (start & 63);
   }
-  if (c < d) {
-    const lanes x = load_some(q + c, d - c);
-    for (int j = 0; j < 16; j++) acc[j] += load_some(keys + at[j] * stride + c, d - c) * x;
-  }
-  return sums_of(acc);
+  return c;
 }
 
-// acc[h][c..c+16*width] += weights[h][j] * value of key at[j], for `heads` heads.
-BODY void add_values(const int heads, const int width, int64_t n, const float *values, const int32_t *at,
-                     int64_t stride, const float (*weights)[SUB], float *acc, int64_t acc_row) {
-  lanes sum[MAX_HEADS][4];
+// The next BLOCK keys, beyond the chunk too; after the last one of the list, that one again.
+BODY void next_block(cursor *c, int32_t *at) {
+  if (c->list->one_run) {
+    const int32_t next = (int32_t)c->next, last = (int32_t)c->last;
+    if (c->next + BLOCK <= c->last) {
+      for (int32_t j = 0; j < BLOCK; j++) at[j] = next + j;
+    } else {
+      for (int32_t j = 0; j < BLOCK; j++) at[j] = j < last - next ? next + j : last;
+    }
+    c->next = sp_min(c->next + BLOCK, c->last);
+    return;
+  }
+  for (int32_t j = 0; j < BLOCK; j++) {
+    while (c->bits == 0 && c->word <= c->last - 64) {
+      c->word += 64;
+      c->bits = sp_attends_bits(c->t, c->u->b, c->u->h, c->u->first, c->word);
+    }
+    if (c->bits) c->latest = (int32_t)(c->word + __builtin_ctzll(c->bits));
+    c->bits &= c->bits - 1;
+    at[j] = c->latest;
+  }
+}
+
+// Rows of keys and values that a unit reads.
+typedef struct rows {
+  const float *keys, *values;
+  int64_t key_row, value_row, d, e;
+} rows;
+
+// Scores of 16 keys for heads that share them: s[h * BLOCK + j].
+BODY void score16(const int heads, const rows *r, const int32_t *at, const float *q, int64_t q_row, float *s) {
+  lanes tiles[TOGETHER][4];
+  for (int tile = 0; tile < 4; tile++) {
+    const float *key[4], *value[4];
+    lanes acc[4][TOGETHER];
+    UNROLL for (int i = 0; i < 4; i++) {
+      key[i] = r->keys + at[KEY(tile, i)] * r->key_row;
+      value[i] = r->values + at[KEY(tile, i)] * r->value_row;
+      UNROLL for (int h = 0; h < heads; h++) acc[i][h] = splat(0);
+    }
+    int64_t c = 0;
+    for (; c + 16 <= r->d; c += 16) {
+      UNROLL for (int i = 0; i < 4; i++) __builtin_prefetch(value[i] + c, 0, 2);
+      UNROLL for (int x = 0; x < 16; x += WIDTH) {
+        lanes query[TOGETHER];
+        UNROLL for (int h = 0; h < heads; h++) query[h] = load(q + h * q_row + c + x);
+        UNROLL for (int i = 0; i < 4; i++) {
+          const lanes row = load(key[i] + c + x);
+          UNROLL for (int h = 0; h < heads; h++) acc[i][h] += row * query[h];
+        }
+      }
+    }
+    for (int64_t ahead = c; ahead < r->e; ahead += 16)
+      for (int i = 0; i < 4; i++) __builtin_prefetch(value[i] + ahead, 0, 2);
+    for (; c < r->d; c += WIDTH) {
+      const int64_t n = sp_min(WIDTH, r->d - c);
+      UNROLL for (int i = 0; i < 4; i++) {
+        const lanes row = load_some(key[i] + c, n);
+        UNROLL for (int h = 0; h < heads; h++) acc[i][h] += row * load(q + h * q_row + c);
+      }
+    }
+    UNROLL for (int h = 0; h < heads; h++) tiles[h][tile] = tile_of(acc[0][h], acc[1][h], acc[2][h], acc[3][h]);
+  }
+  UNROLL for (int h = 0; h < heads; h++) sums_of(tiles[h], s + h * BLOCK);
+}
+
+// acc[h][c..c+WIDTH*width] += s[h * BLOCK + j] * value of key at[j], for n keys; fetches the keys of `ahead`.
+BODY void add_values(const int heads, const int width, const rows *r, int64_t n, const int32_t *at, int64_t c,
+                     const int32_t *ahead, const float *s, float *acc, int64_t acc_row) {
+  lanes sum[TOGETHER][4];
   UNROLL for (int h = 0; h < heads; h++) UNROLL for (int x = 0; x < width; x++) sum[h][x] =
-      load(acc + h * acc_row + 16 * x);
+      load(acc + h * acc_row + c + WIDTH * x);
   for (int64_t j = 0; j < n; j++) {
-    const float *v = values + at[j] * stride;
+    const float *value = r->values + at[j] * r->value_row + c;
+    if (ahead) {
+      const float *key = r->keys + ahead[j] * r->key_row;
+      for (int64_t x = 0; x < r->d; x += 16) __builtin_prefetch(key + x, 0, 2);
+    }
     lanes row[4];
-    UNROLL for (int x = 0; x < width; x++) row[x] = load(v + 16 * x);
-    UNROLL for (int h = 0; h < heads; h++) UNROLL for (int x = 0; x < width; x++) sum[h][x] +=
-        row[x] * splat(weights[h][j]);
+    UNROLL for (int x = 0; x < width; x++) row[x] = load(value + WIDTH * x);
+    UNROLL for (int h = 0; h < heads; h++) {
+      const lanes weight = splat(s[h * BLOCK + j]);
+      UNROLL for (int x = 0; x < width; x++) sum[h][x] += row[x] * weight;
+    }
   }
   UNROLL for (int h = 0; h < heads; h++) UNROLL for (int x = 0; x < width; x++)
-      store(acc + h * acc_row + 16 * x, sum[h][x]);
+      store(acc + h * acc_row + c + WIDTH * x, sum[h][x]);
 }
 
-BODY void add_all_values(const int heads, int64_t e, int64_t n, const float *values, const int32_t *at, int64_t stride,
-                         const float (*weights)[SUB], float *acc, int64_t acc_row) {
+BODY void add_all_values(const int heads, const rows *r, int64_t n, const int32_t *at, const int32_t *ahead,
+                         const float *s, float *acc, int64_t acc_row) {
   int64_t c = 0;
-  for (; c + 64 <= e; c += 64) add_values(heads, 4, n, values + c, at, stride, weights, acc + c, acc_row);
-  for (; c + 16 <= e; c += 16) add_values(heads, 1, n, values + c, at, stride, weights, acc + c, acc_row);
-  for (; c < e; c++)
+  for (; c + 4 * WIDTH <= r->e; c += 4 * WIDTH)
+    add_values(heads, 4, r, n, at, c, c == 0 ? ahead : NULL, s, acc, acc_row);
+  for (; c + WIDTH <= r->e; c += WIDTH) add_values(heads, 1, r, n, at, c, c == 0 ? ahead : NULL, s, acc, acc_row);
+  for (; c < r->e; c++)
     for (int h = 0; h < heads; h++)
-      for (int64_t j = 0; j < n; j++) acc[h * acc_row + c] += weights[h][j] * values[at[j] * stride + c];
+      for (int64_t j = 0; j < n; j++) acc[h * acc_row + c] += s[h * BLOCK + j] * r->values[at[j] * r->value_row + c];
 }
 
-// Largest of n scores, n a multiple of 16 or filled up with -inf. NaN is passed over; its weight is NaN anyway.
-BODY float largest_of(const float *s, int64_t n) {
-  float best[16];
-  for (int x = 0; x < 16; x++) best[x] = s[x];
-  for (int64_t j = 16; j < n; j += 16)
-    for (int x = 0; x < 16; x++) best[x] = s[j + x] > best[x] ? s[j + x] : best[x];
-  float largest = -INFINITY;
-  for (int x = 0; x < 16; x++) largest = best[x] > largest ? best[x] : largest;
-  return largest;
+// What a mask of floats adds to the scores of n keys.
+BODY void add_mask(const sp_attention *t, const sp_attention_unit *u, int64_t h, int64_t n, const int32_t *at,
+                   float *s) {
+  const float *mask = (const float *)t->mask->data + sp_mask_at(t, u->b, h, u->first, 0);
+  const int64_t step = t->mask_strides[3];
+  if (step == 1 && at[n - 1] - at[0] == n - 1) {
+    for (int64_t j = 0; j < n; j++) s[j] += mask[at[0] + j];
+  } else {
+    for (int64_t j = 0; j < n; j++) s[j] += mask[at[j] * step];
+  }
 }
 
-// s[j] becomes e^(s[j] - largest); returns their sum.
-BODY float weigh(float *s, int64_t n, float largest) {
-  float sum[16] = {0};
-  for (int64_t j = 0; j < n; j += 16)
-    for (int x = 0; x < 16; x++) {
-      s[j + x] = sp_exp(s[j + x] - largest);
-      sum[x] += s[j + x];
-    }
-  float total = 0;
-  for (int x = 0; x < 16; x++) total += sum[x];
-  return total;
-}
+#if TOGETHER == 3
+#define DISPATCH(N, CALL) \
+  switch (N) {            \
+    case 1:               \
+      CALL(1);            \
+      break;              \
+    case 2:               \
+      CALL(2);            \
+      break;              \
+    default:              \
+      CALL(3);            \
+  }
+#else
+#define DISPATCH(N, CALL) \
+  switch (N) {            \
+    case 1:               \
+      CALL(1);            \
+      break;              \
+    case 2:               \
+      CALL(2);            \
+      break;              \
+    case 3:               \
+      CALL(3);            \
+      break;              \
+    default:              \
+      CALL(4);            \
+  }
+#endif
 
 // One chunk of the keys of one query, for up to MAX_HEADS heads that share them.
-TARGET static void few_heads(const sp_attention_job *job, const sp_attention_unit *u, int heads, int64_t first_head,
-                             const int32_t *at, int64_t n, float *partial) {
+TARGET static void few_heads(const sp_attention_job *job, const sp_attention_unit *u, int64_t heads, int64_t first_head,
+                             cursor from, int64_t n, float *partial) {
   const sp_attention *t = &job->t;
-  const int64_t d = t->d, e = t->e;
   const int64_t *qs = t->query->strides, *ks = t->key->strides, *vs = t->value->strides;
-  const float *keys = (const float *)t->key->data + u->b * ks[0] + u->kv * ks[1];
-  const float *values = (const float *)t->value->data + u->b * vs[0] + u->kv * vs[1];
-  float q[MAX_HEADS][512];
-  for (int h = 0; h < heads; h++) {
-    const float *from = (const float *)t->query->data + u->b * qs[0] + (first_head + h) * qs[1] + u->first * qs[2];
-    for (int64_t c = 0; c < d; c++) q[h][c] = from[c * qs[3]] * t->scale;
-    float *p = partial + h * job->partial_size;
-    p[0] = -INFINITY;
-    for (int64_t c = 1; c < 2 + e; c++) p[c] = 0.0f;
+  const rows r = {.keys = (const float *)t->key->data + u->b * ks[0] + u->kv * ks[1],
+                  .values = (const float *)t->value->data + u->b * vs[0] + u->kv * vs[1],
+                  .key_row = ks[2],
+                  .value_row = vs[2],
+                  .d = t->d,
+                  .e = t->e};
+  const int64_t q_row = sp_ceil_div(t->d, 16) * 16, acc_row = job->partial_size;
+  _Alignas(64) float q[MAX_HEADS * 512], s[MAX_HEADS * BLOCK];
+  float *const acc = partial + SP_ATTENTION_VALUES;
+  lanes sum[MAX_HEADS];
+  float largest[MAX_HEADS];
+  for (int64_t h = 0; h < heads; h++) {
+    const float *head = (const float *)t->query->data + u->b * qs[0] + (first_head + h) * qs[1] + u->first * qs[2];
+    if (qs[3] == 1) {
+      for (int64_t c = 0; c < t->d; c++) q[h * q_row + c] = head[c] * t->scale;
+    } else {
+      for (int64_t c = 0; c < t->d; c++) q[h * q_row + c] = head[c * qs[3]] * t->scale;
+    }
+    for (int64_t c = t->d; c < q_row; c++) q[h * q_row + c] = 0.0f;
+    for (int64_t c = 0; c < acc_row - SP_ATTENTION_VALUES; c++) acc[h * acc_row + c] = 0.0f;
+    sum[h] = splat(0);
+    largest[h] = -INFINITY;
   }
-  float s[MAX_HEADS][SUB];
-  int32_t filled[16];
-  for (int64_t j0 = 0; j0 < n; j0 += SUB) {
-    const int64_t count = sp_min(SUB, n - j0), whole = count & ~(int64_t)15;
-    const int64_t padded = sp_ceil_div(count, 16) * 16;
-    for (int64_t j = 0; j < whole; j += 16) {
-      // Values of these keys come in while the scores of the next ones are computed: two streams at once.
-      for (int64_t x = 0; x < 16; x++) {
-        const float *next = keys + at[sp_min(n - 1, j0 + j + x + AHEAD)] * ks[2];
-        for (int64_t c = 0; c < d; c += 16) __builtin_prefetch(next + c);
-        const float *value = values + at[j0 + j + x] * vs[2];
-        for (int64_t c = 0; c < e; c += 16) __builtin_prefetch(value + c, 0, 2);
+  // The heads in parts of nearly equal size.
+  const int64_t parts = sp_ceil_div(heads, TOGETHER);
+
+  int32_t blocks[2][BLOCK];
+  if (n > 0) next_block(&from, blocks[0]);
+  for (int64_t j0 = 0, turn = 0; j0 < n; j0 += BLOCK, turn ^= 1) {
+    const int32_t *at = blocks[turn], *ahead = blocks[turn ^ 1];
+    const int64_t count = sp_min(BLOCK, n - j0);
+    next_block(&from, blocks[turn ^ 1]);
+    for (int64_t part = 0, h = 0; part < parts; part++) {
+      const int64_t some = sp_ceil_div(heads - h, parts - part);
+      for (int64_t j = 0; j < count; j += 16) {
+#define SCORE(HEADS) score16(HEADS, &r, at + j, q + h * q_row, q_row, s + h * BLOCK + j)
+        DISPATCH(some, SCORE)
+#undef SCORE
       }
-      for (int h = 0; h < heads; h++) store(s[h] + j, score16(q[h], keys, at + j0 + j, ks[2], d));
+      h += some;
     }
-    if (whole < count) {
-      for (int64_t x = 0; x < 16; x++) filled[x] = at[j0 + sp_min(count - 1, whole + x)];
-      for (int h = 0; h < heads; h++) store(s[h] + whole, score16(q[h], keys, filled, ks[2], d));
-    }
-    if (t->mask && t->mask->scalar_type == SP_FLOAT32) {
-      for (int h = 0; h < heads; h++)
-        for (int64_t j = 0; j < count; j++)
-          s[h][j] += ((const float *)t->mask->data)[sp_mask_at(t, u->b, first_head + h, u->first, at[j0 + j])];
-    }
-    for (int h = 0; h < heads; h++) {
-      float *p = partial + h * job->partial_size;
-      for (int64_t j = count; j < padded; j++) s[h][j] = -INFINITY;
-      const float found = largest_of(s[h], padded), largest = found > p[0] ? found : p[0];
-      if (largest == -INFINITY) {
-        // Nothing but -inf and NaN: -inf weighs nothing, NaN stays.
-        for (int64_t j = 0; j < padded; j++) s[h][j] = s[h][j] != s[h][j] ? s[h][j] : 0.0f;
-        for (int64_t j = 0; j < padded; j++) p[1] += s[h][j];
-      } else {
-        const float shrink = sp_exp(p[0] - largest);
-        p[1] = p[1] * shrink + weigh(s[h], padded, largest);
-        if (shrink != 1.0f)
-          for (int64_t c = 0; c < e; c++) p[2 + c] *= shrink;
-        p[0] = largest;
+    for (int64_t h = 0; h < heads; h++) {
+      float *scores = s + h * BLOCK;
+      if (t->mask && t->mask->scalar_type == SP_FLOAT32) add_mask(t, u, first_head + h, count, at, scores);
+      for (int64_t j = count; j < BLOCK; j++) scores[j] = -INFINITY;
+      const float found = largest_of(scores, BLOCK);
+      if (found > largest[h]) {
+        const float shrink = sp_exp(largest[h] - found);
+        sum[h] *= shrink;
+        for (int64_t c = 0; c < acc_row - SP_ATTENTION_VALUES; c++) acc[h * acc_row + c] *= shrink;
+        largest[h] = found;
       }
+      sum[h] = weigh(scores, BLOCK, largest[h], sum[h]);
     }
-    const float (*weights)[SUB] = (const float (*)[SUB])s;
-    switch (heads) {
-      case 1:
-        add_all_values(1, e, count, values, at + j0, vs[2], weights, partial + 2, job->partial_size);
-        break;
-      case 2:
-        add_all_values(2, e, count, values, at + j0, vs[2], weights, partial + 2, job->partial_size);
-        break;
-      case 3:
-        add_all_values(3, e, count, values, at + j0, vs[2], weights, partial + 2, job->partial_size);
-        break;
-      default:
-        add_all_values(4, e, count, values, at + j0, vs[2], weights, partial + 2, job->partial_size);
-        break;
+    for (int64_t part = 0, h = 0; part < parts; part++) {
+      const int64_t some = sp_ceil_div(heads - h, parts - part);
+#define ADD(HEADS) \
+  add_all_values(HEADS, &r, count, at, part == 0 ? ahead : NULL, s + h * BLOCK, acc + h * acc_row, acc_row)
+      DISPATCH(some, ADD)
+#undef ADD
+      h += some;
     }
+  }
+  for (int64_t h = 0; h < heads; h++) {
+    partial[h * acc_row + SP_ATTENTION_LARGEST] = largest[h];
+    partial[h * acc_row + SP_ATTENTION_SUM] = sum_of(sum[h]);
+  }
+}
+
+BODY void copy_row(float *to, int64_t step, const float *from, int64_t n) {
+  if (step == 1) {
+    memcpy(to, from, (size_t)n * 4);
+  } else {
+    for (int64_t i = 0; i < n; i++) to[i * step] = from[i];
+  }
+}
+
+// Partial results of a unit in order of chunks, whoever computed them.
+TARGET static void join(const sp_attention_job *job, const sp_attention_unit *u, int64_t chunks, float *partials) {
+  const sp_attention *t = &job->t;
+  const int64_t *os = t->out->strides, step = t->heads_per_unit * job->partial_size;
+  for (int64_t h = 0; h < t->heads_per_unit; h++) {
+    float *first = partials + h * job->partial_size;
+    float largest = -INFINITY, sum = 0.0f, weights[SP_ATTENTION_CHUNKS];
+    for (int64_t c = 0; c < chunks; c++) {
+      const float found = first[c * step + SP_ATTENTION_LARGEST];
+      largest = found > largest ? found : largest;
+    }
+    for (int64_t c = 0; c < chunks; c++) {
+      // A chunk without a finite score weighs nothing, unless its sum is NaN.
+      const float *p = first + c * step;
+      weights[c] = p[SP_ATTENTION_LARGEST] == largest ? 1.0f : sp_exp(p[SP_ATTENTION_LARGEST] - largest);
+      sum += p[SP_ATTENTION_SUM] * weights[c];
+    }
+    const float scale = sum == 0.0f ? 0.0f : 1.0f / sum;
+    for (int64_t c = 0; c < chunks; c++) weights[c] *= scale;
+    float *values = first + SP_ATTENTION_VALUES;
+    for (int64_t i = 0; i < t->e; i += WIDTH) {
+      lanes all = load(values + i) * weights[0];
+      for (int64_t c = 1; c < chunks; c++) all += load(values + c * step + i) * weights[c];
+      store(values + i, all);
+    }
+    copy_row((float *)t->out->data + u->b * os[0] + (u->h + h) * os[1] + u->first * os[2], os[3], values, t->e);
   }
 }
 
 TARGET static void few(void *context, size_t index) {
   const sp_attention_job *job = context;
-  const sp_attention_unit u = sp_attention_unit_of(&job->t, (int64_t)index / job->chunks);
-  const int64_t chunk = (int64_t)index % job->chunks;
-  const int64_t list = sp_attention_list(&job->t, &u), size = job->list_sizes[list];
-  const int64_t step = sp_attention_chunk_keys(size), first = chunk * step;
-  if (first >= size) return;
-  const int32_t *at = job->lists + list * job->t.keys + first;
-  const int64_t n = sp_min(step, size - first);
-  float *partial = job->partials + (int64_t)index * job->t.heads_per_unit * job->partial_size;
-  for (int64_t h = 0; h < job->t.heads_per_unit; h += MAX_HEADS)
-    few_heads(job, &u, (int)sp_min(MAX_HEADS, job->t.heads_per_unit - h), u.h + h, at, n,
-              partial + h * job->partial_size);
+  const sp_attention *t = &job->t;
+  // Queries side by side: the next one finds the keys in cache.
+  const int64_t query = (int64_t)index % t->queries, rest = (int64_t)index / t->queries;
+  const int64_t chunk = rest % job->chunks, unit = rest / job->chunks * t->queries + query;
+  const sp_attention_unit u = sp_attention_unit_of(t, unit);
+  const sp_attention_keys *list = &job->lists[sp_attention_list(t, u.b, u.h, u.first)];
+  const int64_t chunks = sp_attention_chunks(list->size);
+  if (chunk >= chunks) return;
+  const int64_t step = sp_attention_chunk_keys(list->size), n = sp_min(step, list->size - chunk * step);
+  float *partials = job->partials + unit * SP_ATTENTION_CHUNKS * t->heads_per_unit * job->partial_size;
+  float *partial = partials + chunk * t->heads_per_unit * job->partial_size;
+  const cursor from = cursor_at(t, &u, list, chunk, chunk * step);
+  for (int64_t h = 0; h < t->heads_per_unit; h += MAX_HEADS)
+    few_heads(job, &u, sp_min(MAX_HEADS, t->heads_per_unit - h), u.h + h, from, n, partial + h * job->partial_size);
+  if (atomic_fetch_sub_explicit(&job->left[unit], 1, memory_order_acq_rel) == 1) join(job, &u, chunks, partials);
 }
 
 // --- Many queries -----------------------------------------------------------------------------
@@ -239,6 +480,7 @@ TARGET static void many(void *context, size_t index) {
   const float *values = (const float *)t->value->data + u.b * vs[0] + u.kv * vs[1];
   const bool added = t->mask && t->mask->scalar_type == SP_FLOAT32;
   uint64_t rows_read = 0;
+  const sp_attention_keys *lists[SP_ATTENTION_ROWS];
 
   // Row r is head r % heads of query r / heads.
   for (int64_t r = 0; r < rows; r++) {
@@ -250,11 +492,17 @@ TARGET static void many(void *context, size_t index) {
   }
   memset(o, 0, (size_t)(rows * wide) * 4);
 
-  const int64_t last = t->causal ? sp_min(t->keys, u.first + u.count) : t->keys;
-  for (int64_t j0 = 0; j0 < last; j0 += T) {
+  int64_t first_key = t->keys, last_key = -1;
+  for (int64_t i = 0; i < u.count; i++) {
+    lists[i] = &job->lists[sp_attention_list(t, u.b, u.h, u.first + i)];
+    if (lists[i]->size == 0) continue;
+    first_key = sp_min(first_key, lists[i]->first);
+    last_key = sp_max(last_key, lists[i]->last);
+  }
+  for (int64_t j0 = first_key & -T; j0 <= last_key; j0 += T) {
     uint64_t any = 0;
     for (int64_t i = 0; i < u.count; i++) {
-      bits[i] = sp_attends_bits(t, u.b, u.h, u.first + i, j0);
+      bits[i] = sp_attention_bits(t, lists[i], u.b, u.h, u.first + i, j0);
       any |= bits[i];
     }
     if (!any) continue;
@@ -300,19 +548,14 @@ TARGET static void many(void *context, size_t index) {
             row[j] += ((const float *)t->mask->data)[sp_mask_at(t, u.b, u.h + r % heads, u.first + i, j0 + j)];
       if ((bits[i] & full) != full)
         for (int64_t j = 0; j < panels * 16; j++) row[j] = bits[i] >> j & 1 ? row[j] : -INFINITY;
-      const float found = largest_of(row, panels * 16), largest = found > m[r] ? found : m[r];
-      if (largest == -INFINITY) {
-        for (int64_t j = 0; j < panels * 16; j++) {
-          row[j] = row[j] != row[j] ? row[j] : 0.0f;
-          l[r] += row[j];
-        }
-        continue;
-      }
-      const float shrink = sp_exp(m[r] - largest);
-      l[r] = l[r] * shrink + weigh(row, panels * 16, largest);
-      m[r] = largest;
-      if (shrink != 1.0f)
+      const float found = largest_of(row, panels * 16);
+      if (found > m[r]) {
+        const float shrink = sp_exp(m[r] - found);
+        l[r] *= shrink;
         for (int64_t c = 0; c < wide; c++) o[r * wide + c] *= shrink;
+        m[r] = found;
+      }
+      l[r] += sum_of(weigh(row, panels * 16, m[r], splat(0)));
     }
     if (!special) {
       product(job->tiler, rows, used, s, T, v, wide, 16, wide / 16, o, wide, true);
@@ -327,11 +570,8 @@ TARGET static void many(void *context, size_t index) {
   for (int64_t r = 0; r < rows; r++) {
     float *out = (float *)t->out->data + u.b * os[0] + (u.h + r % heads) * os[1] + (u.first + r / heads) * os[2];
     const float scale = l[r] == 0.0f ? 0.0f : 1.0f / l[r];
-    if (os[3] == 1) {
-      for (int64_t c = 0; c < e; c++) out[c] = o[r * wide + c] * scale;
-    } else {
-      for (int64_t c = 0; c < e; c++) out[c * os[3]] = o[r * wide + c] * scale;
-    }
+    for (int64_t c = 0; c < wide; c++) o[r * wide + c] *= scale;
+    copy_row(out, os[3], o + r * wide, e);
   }
   sp_slot_give(&job->slots, slot);
   atomic_fetch_add_explicit(&job->rows_read, rows_read, memory_order_relaxed);
