@@ -1785,7 +1785,7 @@ extension Diagnostic.Code {
                 #"""
                 error[E0703]: unknown command `inspekt`
                   --> statepack
-                  expected: convert, validate, inspect, describe, diff, contract, run, help
+                  expected: convert, validate, inspect, describe, diff, contract, run, bench, help
                   found:    inspekt
                   hint:     did you mean `inspect`?
                 """#,

@@ -29,7 +29,7 @@ struct RunModel {
         var options = SpecializationOptions.default
         options.threadCount = arguments.integer("threads")
         let model = try AIModel(path: path, options: options)
-        let function = try loadFunction(of: model)
+        let function = try arguments.loadFunction(of: model)
         let feed = try InputFeed(
             file: arguments.value("inputs"), inputs: function.descriptor.inputNames, function: function.descriptor.name)
         let steps = arguments.integer("steps") ?? feed.stepCount
@@ -75,19 +75,6 @@ struct RunModel {
         try pendingOutputs?.commit()
         try pendingStates?.commit()
         return 0
-    }
-
-    private func loadFunction(of model: AIModel) throws -> InferenceFunction {
-        let names = model.functionNames
-        let name = arguments.value("function") ?? (names.count == 1 ? names[0] : "main")
-        guard let function = try model.loadFunction(named: name) else {
-            throw Diagnostic(
-                .runFunctionUnknown, "the bundle has no function `\(name)`", at: arguments.operands[0],
-                expected: names.joined(separator: ", "), found: name,
-                hint: ArgumentParser.suggestion(for: name, among: names)
-                    ?? (arguments.has("function") ? nil : "name one with --function"))
-        }
-        return function
     }
 
     private func startingStates(of function: InferenceFunction, _ feed: InputFeed) throws -> [String: NDArray] {
@@ -155,6 +142,22 @@ struct RunModel {
             }
         }
         return values.joined(separator: " ") + (count > 4 ? " …" : "")
+    }
+}
+
+extension Arguments {
+    /// The function that `--function` names, else the only one, else `main`.
+    func loadFunction(of model: AIModel) throws -> InferenceFunction {
+        let names = model.functionNames
+        let name = value("function") ?? (names.count == 1 ? names[0] : "main")
+        guard let function = try model.loadFunction(named: name) else {
+            throw Diagnostic(
+                .runFunctionUnknown, "the bundle has no function `\(name)`", at: operands[0],
+                expected: names.joined(separator: ", "), found: name,
+                hint: ArgumentParser.suggestion(for: name, among: names)
+                    ?? (has("function") ? nil : "name one with --function"))
+        }
+        return function
     }
 }
 

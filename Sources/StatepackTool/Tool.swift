@@ -84,6 +84,7 @@ package enum Tool {
         case "diff": return try Diff(arguments, console).run()
         case "contract": return try CheckContracts(arguments, console).run()
         case "run": return try RunModel(arguments, console).run()
+        case "bench": return try Bench(arguments, console).run()
         case "help": return try help(arguments, console)
         default: return try explain(arguments, console)
         }

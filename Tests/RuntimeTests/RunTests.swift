@@ -50,7 +50,7 @@ struct RunTests {
         let position = NDArray(scalars: [1, 6] as [Int64], shape: [2])
         var results: [[Float]] = []
         var caches: [[Float]] = []
-        for form in 0..<4 {
+        for form in 0..<5 {
             var states = try function.initialStates()
             var views = InferenceFunction.MutableViews()
             views.insert(contentsOf: &states)
@@ -61,6 +61,10 @@ struct RunTests {
                     form == 0
                     ? try await function.run(inputs: inputs, states: views)
                     : try function.runSynchronously(inputs: inputs, states: views)
+            } else if form == 4 {
+                var inputs = InferenceFunction.Inputs()
+                inputs.insert(contentsOf: ["rows": rows, "position": position])
+                outputs = try function.runSynchronously(inputs: inputs, states: views)
             } else {
                 var inputs = InferenceFunction.Inputs()
                 inputs.insert(rows, for: "rows")

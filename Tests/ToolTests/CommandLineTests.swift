@@ -24,6 +24,7 @@ struct ToolRun {
         ("statepack", ["--help"], "help-statepack.txt"),
         ("statepack", ["inspect", "-h"], "help-statepack-inspect.txt"),
         ("statepack", ["help", "run"], "help-statepack-run.txt"),
+        ("statepack", ["bench", "--help"], "help-statepack-bench.txt"),
         ("statepack", ["describe", "--help"], "help-statepack-describe.txt"),
         ("statepack", ["diff", "--help"], "help-statepack-diff.txt"),
         ("statepack", ["contract", "--help"], "help-statepack-contract.txt"),
@@ -152,7 +153,7 @@ struct ToolRun {
             diagnostics: """
                 error[E0706]: COMMAND is missing
                   --> statepack
-                  expected: convert, validate, inspect, describe, diff, contract, run, help
+                  expected: convert, validate, inspect, describe, diff, contract, run, bench, help
                   hint:     see `statepack --help`
 
                 """),
@@ -161,7 +162,7 @@ struct ToolRun {
             diagnostics: """
                 error[E0703]: unknown command `inspekt`
                   --> statepack
-                  expected: convert, validate, inspect, describe, diff, contract, run, help
+                  expected: convert, validate, inspect, describe, diff, contract, run, bench, help
                   found:    inspekt
                   hint:     did you mean `inspect`?
 
@@ -171,7 +172,7 @@ struct ToolRun {
             diagnostics: """
                 error[E0703]: unknown command `explain`
                   --> statepack
-                  expected: convert, validate, inspect, describe, diff, contract, run, help
+                  expected: convert, validate, inspect, describe, diff, contract, run, bench, help
                   found:    explain
                   hint:     did you mean `statepack --explain E0718`?
 
@@ -181,7 +182,7 @@ struct ToolRun {
             diagnostics: """
                 error[E0703]: unknown command `rnu`
                   --> statepack help
-                  expected: convert, validate, inspect, describe, diff, contract, run, help
+                  expected: convert, validate, inspect, describe, diff, contract, run, bench, help
                   found:    rnu
                   hint:     did you mean `run`?
 

@@ -45,7 +45,7 @@ public struct NDArray: @unchecked Sendable {
     }
 
     /// Zeroed elements, laid out row-major, or nil when there is not enough memory for them.
-    init?(availableShape shape: [Int], scalarType: ScalarType) {
+    package init?(availableShape shape: [Int], scalarType: ScalarType) {
         guard let strides = StridedLayout.rowMajorStrides(shape),
             let byteCount = Self.byteCount(shape: shape, strides: strides, scalarType: scalarType),
             let storage = ArrayStorage(availableByteCount: byteCount)

@@ -1,3 +1,4 @@
+internal import CStatepackKernels
 import StatepackBundle
 
 // What tools and tests ask about a prepared function, and no caller of the public interface needs.
@@ -42,4 +43,9 @@ extension AIModel {
     package var kernelNames: [String] { program.bundle.kernels }
 
     package var threadCount: Int { program.pool.threadCount }
+}
+
+package enum InstructionSet {
+    /// That of the kernels: `avx512`, or what `STATEPACK_ISA` asks for.
+    package static var inUse: String { String(cString: sp_isa_name(sp_isa_in_use())) }
 }

@@ -32,6 +32,14 @@ extension InferenceFunction {
             insert(view.rawView, for: inputName)
         }
 
+        /// Inserts every array of a dictionary under its key: any number of inputs in one line.
+        ///
+        /// This value holds the arrays, so that the dictionary may go; whoever changes one meanwhile changes a copy.
+        @_lifetime(self: copy self)
+        public mutating func insert(contentsOf values: [String: NDArray]) {
+            for (name, array) in values { append(Argument(reading: array), for: name) }
+        }
+
         @_lifetime(self: copy self)
         private mutating func append(_ argument: Argument, for name: String) {
             var argument = argument

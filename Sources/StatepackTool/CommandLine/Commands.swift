@@ -194,6 +194,52 @@ extension CommandSyntax {
             exitCodes,
         ])
 
+    static let bench = CommandSyntax(
+        name: "bench",
+        summary: """
+            Measure a bundle on this machine: what a step costs as its context grows, beside the time that reading its \
+            bytes from memory takes.
+            """,
+        operands: [Operand(name: "MODEL.STATEPACK", summary: "the bundle")],
+        options: [
+            Option("function", .text("NAME"), "the function (default: the only one, or `main`)"),
+            Option(
+                "contexts", .text("LIST"),
+                """
+                positions at which a step is measured (default: those of \
+                \(BenchPlan.defaultContexts.map(String.init).joined(separator: ",")) that the states have rows for)
+                """),
+            Option(
+                "prefill", .integer("N", 0...Int.max),
+                """
+                how many positions one run takes at once (default: \(BenchPlan.defaultPrefill), or as many as the \
+                bundle allows); 0 leaves it out
+                """),
+            Option(
+                "repetitions", .integer("N", 1...100_000),
+                "how many times each step is measured (default: \(Bench.defaultRepetitions))"),
+            Option(
+                "warm-up", .integer("N", 0...100_000),
+                "how many times each step runs before that (default: \(Bench.defaultWarmUp))"),
+            threads,
+            DiagnosticFormat.option,
+            Option("json", "the same as --format json"),
+        ],
+        notes: [
+            """
+            A context of N: the step writes row N of each state and reads the rows before it. Nothing is computed to get \
+            there: the rows are filled with seeded values, which takes no time and changes none. Which input carries \
+            positions is what the model's author declared; other inputs are taken from the recording where it has a step \
+            of these sizes, else they are zeros, true, or seeded floats.
+            """,
+            """
+            Steps at all contexts and reads of a buffer as large as the weights, with one and with four streams, take \
+            turns. The last column is the time of a step over the time that four streams need for its bytes: the weights, \
+            and the valid rows of its states.
+            """,
+            exitCodes,
+        ])
+
     static let help = CommandSyntax(
         name: "help", summary: "Print the help of a command.",
         operands: [Operand(name: "COMMAND", summary: "the command (default: all of them)", isRequired: false)])
@@ -207,5 +253,5 @@ extension CommandSyntax {
                 "print cause, example and remedy of a diagnostic such as E0301 or stateNamesMismatch")
         ],
         notes: ["`statepack COMMAND --help` describes a command.", exitCodes],
-        subcommands: [convert, validate, inspect, describe, diff, contract, run, help])
+        subcommands: [convert, validate, inspect, describe, diff, contract, run, bench, help])
 }

@@ -20,6 +20,14 @@ extension NDArray {
         }
     }
 
+    /// The same to write to. Copies the array first when it is shared.
+    mutating func withMutableBytes<R>(_ body: (UnsafeMutableRawBufferPointer) throws -> R) rethrows -> R {
+        let count = byteCount
+        return try mutableRawView().withUnsafeMutableBytes { pointer, _, _ in
+            try body(UnsafeMutableRawBufferPointer(start: pointer, count: count))
+        }
+    }
+
     var byteCount: Int { shape.reduce(1, *) * (scalarType.stored?.byteCount ?? 0) }
 
     /// Copies row-major bytes in. Their number must be the array's.
