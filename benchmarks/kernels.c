@@ -86,30 +86,45 @@ static double median(double *times) {
   return times[ROUNDS / 2];
 }
 
-// Enough copies of the matrix that each call finds it out of cache, as a step does.
-static void bench_linear(sp_pool *pool, int64_t m, int64_t n, int64_t k) {
+static sp_tensor matrix_in(float *data, int64_t n, int64_t k, uint16_t layout) {
+  sp_tensor t = dense(data, SP_FLOAT32, 2, (int64_t[]){n, k});
+  t.layout = layout;
+  return t;
+}
+
+// Enough copies of the matrix that each call finds it out of cache, as a step does. With many rows the own kernel and
+// oneDNN take turns.
+static void bench_linear(sp_pool *pool, int64_t m, int64_t n, int64_t k, uint16_t layout) {
   const size_t floats = sp_panel_bytes(n, k) / 4;
   const size_t copies = floats * 4 > (size_t)64 << 20 ? 2 : ((size_t)192 << 20) / (floats * 4) + 1;
   float *weights = room(floats * copies), *a = room((size_t)(m * k)), *out = room((size_t)(m * n));
   sp_tensor ta = dense(a, SP_FLOAT32, 2, (int64_t[]){m, k}), to = dense(out, SP_FLOAT32, 2, (int64_t[]){m, n});
-  double times[ROUNDS], reads[ROUNDS];
+  double times[2][ROUNDS], reads[ROUNDS];
   reading *r = calloc(1, sizeof *r);
-  const size_t calls = copies > 40 ? 40 : copies;
+  const size_t calls = copies > 40 ? (m > 64 ? 8 : 40) : (m > 64 ? 2 : copies);
+  sp_matmul_choose(SP_MATMUL_ONEDNN);
+  const int ways = m >= 16 && layout == SP_PANEL_16 && sp_matmul_in_use() == SP_MATMUL_ONEDNN ? 2 : 1;
+  void *scratch = NULL;
   for (int round = 0; round < ROUNDS; round++) {
-    double t = now();
-    for (size_t c = 0; c < calls; c++) {
-      sp_tensor tw = {.data = weights + c * floats, .rank = 2, .scalar_type = SP_FLOAT32, .layout = SP_PANEL_16};
-      tw.shape[0] = n;
-      tw.shape[1] = k;
-      const sp_tensor *operands[3] = {&ta, &tw, NULL};
-      sp_tensor *results[1] = {&to};
-      sp_instruction one = {sp_kernel_find("linear"),
-                            {.operands = operands, .results = results, .operand_count = 3, .result_count = 1}};
-      sp_run run = {.pool = pool};
-      if (one.kernel->check(&one.call)) exit(1);
-      sp_execute(&one, 1, &run);
+    double t;
+    for (int way = 0; way < ways; way++) {
+      sp_matmul_choose(way ? SP_MATMUL_ONEDNN : SP_MATMUL_OWN);
+      t = now();
+      for (size_t c = 0; c < calls; c++) {
+        sp_tensor tw = matrix_in(weights + c * floats, n, k, layout);
+        const sp_tensor *operands[3] = {&ta, &tw, NULL};
+        sp_tensor *results[1] = {&to};
+        sp_instruction one = {sp_kernel_find("linear"),
+                              {.operands = operands, .results = results, .operand_count = 3, .result_count = 1}};
+        sp_run run = {.pool = pool};
+        if (one.kernel->check(&one.call)) exit(1);
+        if (!scratch && posix_memalign(&scratch, 64, one.kernel->scratch(&one.call, sp_pool_threads(pool)) + 64))
+          exit(1);
+        one.call.scratch = scratch;
+        sp_execute(&one, 1, &run);
+      }
+      times[way][round] = (now() - t) / (double)calls;
     }
-    times[round] = (now() - t) / (double)calls;
     t = now();
     for (size_t c = 0; c < calls; c++) {
       r->data = weights + c * floats;
@@ -118,10 +133,18 @@ static void bench_linear(sp_pool *pool, int64_t m, int64_t n, int64_t k) {
     }
     reads[round] = (now() - t) / (double)calls;
   }
-  const double time = median(times), read = median(reads), bytes = (double)floats * 4;
-  printf("linear %4lld x %5lld x %4lld, %u threads: %9.1f us  %6.1f GB/s (read %6.1f)  %7.1f GFLOP/s\n", (long long)m,
-         (long long)n, (long long)k, sp_pool_threads(pool), time * 1e6, bytes / time * 1e-9, bytes / read * 1e-9,
-         2e-9 * (double)m * (double)n * (double)k / time);
+  double ratios[ROUNDS];
+  for (int round = 0; round < ROUNDS; round++) ratios[round] = ways == 2 ? times[1][round] / times[0][round] : 0;
+  const double time = median(times[0]), read = median(reads), bytes = (double)floats * 4;
+  const double operations = 2e-9 * (double)m * (double)n * (double)k;
+  printf("linear %4lld x %5lld x %4lld%s, %u threads: %9.1f us  %6.1f GB/s (read %6.1f)  %7.1f GFLOP/s", (long long)m,
+         (long long)n, (long long)k, layout == SP_PANEL_16 ? "" : " row-major", sp_pool_threads(pool), time * 1e6,
+         bytes / time * 1e-9, bytes / read * 1e-9, operations / time);
+  if (ways == 2)
+    printf("  oneDNN %7.1f GFLOP/s, own rate / oneDNN's %.2f", operations / median(times[1]), median(ratios));
+  puts("");
+  sp_matmul_choose(SP_MATMUL_OWN);
+  free(scratch);
   free(weights);
   free(a);
   free(out);
@@ -224,23 +247,25 @@ static void bench_sdpa(sp_pool *pool, int64_t queries, int64_t keys, int64_t cap
   free(rows_read);
 }
 
-// With an argument, only the kernel of that name.
+// build/kernels/bench [linear [LEAST_ROWS] | sdpa]: everything, or one kernel, linear from so many rows on.
 int main(int count, char **arguments) {
   const char *only = count > 1 ? arguments[1] : "";
+  const int64_t least_rows = count > 2 ? atoi(arguments[2]) : 1;
   const unsigned threads = sp_available_threads() < 2 ? 1 : 2;
   for (unsigned t = threads; t >= 1; t--) {
     sp_pool *pool = sp_pool_create(t);
     printf("%s\n", sp_isa_name(sp_isa_in_use()));
     if (!strcmp(only, "") || !strcmp(only, "linear")) {
-      bench_linear(pool, 1, 192, 576);
-      bench_linear(pool, 1, 576, 576);
-      bench_linear(pool, 1, 576, 1536);
-      bench_linear(pool, 1, 1536, 576);
-      bench_linear(pool, 1, 49152, 576);
-      bench_linear(pool, 4, 1536, 576);
-      bench_linear(pool, 16, 1536, 576);
-      bench_linear(pool, 512, 1536, 576);
-      bench_linear(pool, 512, 576, 1536);
+      static const int64_t shapes[][3] = {
+          {1, 192, 576},    {1, 576, 576},    {1, 576, 1536},   {1, 1536, 576},   {1, 49152, 576},   {4, 1536, 576},
+          {9, 1536, 576},   {12, 1536, 576},  {16, 1536, 576},  {24, 1536, 576},  {32, 1536, 576},   {64, 1536, 576},
+          {112, 1536, 576}, {112, 576, 1536}, {512, 1536, 576}, {512, 576, 1536}, {512, 5632, 2048}, {512, 2048, 5632}};
+      const int shape_count = sizeof shapes / sizeof *shapes;
+      for (int i = 0; i < shape_count; i++)
+        if (shapes[i][0] >= least_rows) bench_linear(pool, shapes[i][0], shapes[i][1], shapes[i][2], SP_PANEL_16);
+      for (int i = 0; i < shape_count; i++)
+        if (shapes[i][1] == 1536 && shapes[i][0] >= least_rows)
+          bench_linear(pool, shapes[i][0], shapes[i][1], shapes[i][2], SP_ROW_MAJOR);
     }
     if (!strcmp(only, "") || !strcmp(only, "sdpa")) {
       for (int64_t capacity = 2048; capacity <= 32768; capacity *= 16) {

@@ -23,7 +23,7 @@ build/kernels/libstatepack_kernels_asan.so: $(KERNEL_SOURCES) $(KERNEL_HEADERS)
 test-kernels-asan: build/kernels/libstatepack_kernels_asan.so ## the kernel tests under AddressSanitizer and UBSan
 	LD_PRELOAD="$$($(CLANG) -print-file-name=libclang_rt.asan-$$(uname -m).so)" ASAN_OPTIONS=detect_leaks=0 \
 	    UBSAN_OPTIONS=print_stacktrace=1 STATEPACK_KERNELS=$(CURDIR)/$< $(BIN)/python -m pytest -p no:cacheprovider \
-	    python/tests/test_kernels.py python/tests/test_kernels_check.py python/tests/test_kernels_state.py
+	    python/tests/test_kernels.py python/tests/test_kernels_check.py python/tests/test_kernels_state.py python/tests/test_onednn.py
 
 # gcc: the ThreadSanitizer of the toolchain's clang does not see vector stores.
 build/kernels/pool_stress: Tests/KernelStress/pool_stress.c $(KERNEL_SOURCES) $(KERNEL_HEADERS)

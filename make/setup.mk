@@ -1,8 +1,8 @@
 # What has to be on the machine: Debian packages, and Python packages in .venv.
 
 # headers and libraries of the tools; the compilers that `schemas/generate.py` calls; gcc for ThreadSanitizer; virtual
-# environments
-PACKAGES := gcc libprotobuf-c-dev libssl-dev pkg-config protobuf-compiler protobuf-c-compiler python3-venv
+# environments; oneDNN (40 MB with what it needs), which the kernels open when it is there
+PACKAGES := gcc libprotobuf-c-dev libssl-dev pkg-config protobuf-compiler protobuf-c-compiler python3-venv libdnnl2
 
 .PHONY: setup
 setup: setup-packages setup-python ## install what is missing: Debian packages as root, Python packages in .venv

@@ -151,6 +151,14 @@ typedef enum sp_isa { SP_ISA_GENERIC = 0, SP_ISA_AVX2 = 1, SP_ISA_AVX512 = 2, SP
 sp_isa sp_isa_in_use(void);
 const char *sp_isa_name(sp_isa isa);
 
+// What multiplies matrices of many rows: the kernels of this library, or oneDNN where it was found and is known to be
+// ahead on this processor. STATEPACK_MATMUL (own, onednn) decides otherwise; STATEPACK_ONEDNN names the library to
+// open instead of libdnnl.so.2. Both are read once, when the first call with many rows is checked.
+typedef enum sp_matmul { SP_MATMUL_OWN = 0, SP_MATMUL_ONEDNN = 1 } sp_matmul;
+sp_matmul sp_matmul_in_use(void);
+// For measuring one beside the other. Not while calls run.
+void sp_matmul_choose(sp_matmul matmul);
+
 // --- Packing and checksums --------------------------------------------------------------------
 
 // Bytes of an [n, k] float32 matrix in SP_PANEL_16.

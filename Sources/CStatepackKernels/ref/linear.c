@@ -3,7 +3,7 @@
 // Few rows are bound by memory: a chunk takes the same panel from several equal stripes of the matrix, so that
 // several streams of weights run at once. Many rows are bound by arithmetic: a chunk is a block of rows times a
 // group of panels small enough for the second cache. Both use the same tile, so one row's result is the same
-// whatever stands beside it.
+// whatever stands beside it; where many rows go through oneDNN (onednn.h) that holds up to 15 rows.
 #include "linear.h"
 
 // Matrices smaller than this stay on the caller's thread.
@@ -33,6 +33,7 @@ const char *sp_linear_check(const sp_call *call) {
   if (out->shape[out->rank - 1] != weight->shape[0]) return "the result has the wrong shape";
   if (bias && (bias->scalar_type != SP_FLOAT32 || bias->rank != 1 || bias->shape[0] != weight->shape[0]))
     return "bias has the wrong shape or type";
+  sp_linear_many_prepare(call);
   return NULL;
 }
 
@@ -67,7 +68,7 @@ size_t sp_linear_scratch(const sp_call *call, unsigned threads) {
   return l.a_copy + l.out_copy + l.panel * threads;
 }
 
-static void add_bias(const sp_linear_job *job, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+void sp_linear_add_bias(const sp_linear_job *job, int64_t row, int64_t rows, int64_t column, int64_t columns) {
   if (!job->bias) return;
   for (int64_t r = row; r < row + rows; r++) {
     float *out = job->out + r * job->out_row;
@@ -105,7 +106,7 @@ void sp_linear_tile(const sp_linear_job *job, int64_t row, int64_t rows, int64_t
   }
   for (int64_t i = 0; i < count; i++) {
     const int64_t at = (panel + i * panel_step) * 16;
-    add_bias(job, row, rows, at, sp_min(16, job->n - at));
+    sp_linear_add_bias(job, row, rows, at, sp_min(16, job->n - at));
   }
 }
 

@@ -2,6 +2,7 @@
 #ifndef STATEPACK_LINEAR_H
 #define STATEPACK_LINEAR_H
 
+#include "../onednn.h"
 #include "../tile.h"
 
 typedef struct sp_linear_job {
@@ -10,11 +11,14 @@ typedef struct sp_linear_job {
   float *out;
   int64_t rows, n, k, a_row, out_row;
   int64_t panels, stripes, groups;  // few rows
-  int64_t panel_groups;             // many rows
+  int64_t panel_groups, blocks;     // many rows
   const sp_tensor *row_major;
+  sp_onednn_product *products[3];  // of 64, 32 and 16 rows; NULL without oneDNN
   sp_slots slots;
 } sp_linear_job;
 
+// What runs of a valid call with many rows look up instead of making it.
+void sp_linear_many_prepare(const sp_call *call);
 // Bytes of scratch per thread that sp_linear_many needs.
 size_t sp_linear_many_room(const sp_tensor *weight);
 // Any number of rows. Of the job, everything but what is for few rows is set; `room` is scratch.
@@ -24,5 +28,6 @@ void sp_linear_many(sp_linear_job *job, const sp_tensor *weight, char *room, sp_
 // most what the tiler takes at once. Only the last panel of a matrix can be incomplete.
 void sp_linear_tile(const sp_linear_job *job, int64_t row, int64_t rows, int64_t panel, int64_t panel_step,
                     int64_t count, const float *w);
+void sp_linear_add_bias(const sp_linear_job *job, int64_t row, int64_t rows, int64_t column, int64_t columns);
 
 #endif
