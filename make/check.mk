@@ -1,12 +1,13 @@
 # Checks. `make test` is what CI runs.
 
 .PHONY: test
-test: setup ## everything CI runs: lint, build, wheel, pytest, swift test, the steps of both examples
+test: setup setup-test-packages ## everything CI runs: lint, build, wheel, pytest, swift test, the steps of both examples
 	@$(TIMED) "lint" $(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory build CONFIGURATION=release
 	@$(MAKE) --no-print-directory wheel
 	@$(TIMED) "pytest" $(BIN)/python -m pytest
 	@$(TIMED) "kernel tests under AddressSanitizer" $(MAKE) --no-print-directory test-kernels-asan
+	@$(TIMED) "kernels on emulated processors" $(MAKE) --no-print-directory test-kernels-processors
 	@$(TIMED) "thread pool under ThreadSanitizer" $(MAKE) --no-print-directory test-kernels-tsan
 	@$(TIMED) "swift test" $(SWIFT) test -c release --skip-build
 	@$(MAKE) --no-print-directory test-address

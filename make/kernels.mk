@@ -23,7 +23,37 @@ build/kernels/libstatepack_kernels_asan.so: $(KERNEL_SOURCES) $(KERNEL_HEADERS)
 test-kernels-asan: build/kernels/libstatepack_kernels_asan.so ## the kernel tests under AddressSanitizer and UBSan
 	LD_PRELOAD="$$($(CLANG) -print-file-name=libclang_rt.asan-$$(uname -m).so)" ASAN_OPTIONS=detect_leaks=0 \
 	    UBSAN_OPTIONS=print_stacktrace=1 STATEPACK_KERNELS=$(CURDIR)/$< $(BIN)/python -m pytest -p no:cacheprovider \
-	    python/tests/test_kernels.py python/tests/test_kernels_check.py python/tests/test_kernels_state.py python/tests/test_onednn.py
+	    python/tests/test_kernels.py python/tests/test_kernels_check.py \
+	    python/tests/test_kernels_state.py python/tests/test_onednn.py
+
+build/kernels/agree: Tests/KernelAgreement/agree.c $(KERNEL_LIBRARY)
+	$(CLANG) -std=gnu17 -O2 -g -Wall -Wextra -Werror -ISources/CStatepackKernels/include -o $@ $< $(KERNEL_LIBRARY) \
+	    -Wl,-rpath,'$$ORIGIN' -lm
+
+# The toolchain's clang compiles for every processor; Debian's cross packages bring the C library. Static, so that the
+# emulator needs no files of that system.
+build/kernels/agree_arm: Tests/KernelAgreement/agree.c $(KERNEL_SOURCES) $(KERNEL_HEADERS)
+	@mkdir -p $(@D)
+	$(CLANG) --target=aarch64-linux-gnu -fuse-ld=lld -static -std=gnu17 -O2 -g -Wall -Wextra -Werror \
+	    -ISources/CStatepackKernels/include -o $@ $< $(KERNEL_SOURCES) -lpthread -lm
+
+# Fast kernels beside plain C, on ARM and on x86-64 without AVX-512 and without AVX2. Haswell has features that the
+# emulator lacks and names each time; none matters here.
+HASWELL := Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-rtm,-invpcid
+
+.PHONY: test-kernels-processors test-kernels-arm
+test-kernels-arm: setup-test-packages build/kernels/agree_arm ## the kernels for ARM under qemu-user, beside plain C
+	qemu-aarch64 build/kernels/agree_arm neon
+
+ifeq ($(shell uname -sm),Linux x86_64)
+test-kernels-processors: test-kernels-arm build/kernels/agree ## the kernels on emulated processors, beside plain C
+	qemu-x86_64 -cpu $(HASWELL) build/kernels/agree avx2
+	qemu-x86_64 -cpu Nehalem,-x2apic,-pcid build/kernels/agree generic
+else
+# On ARM the kernels run as they are.
+test-kernels-processors: build/kernels/agree
+	build/kernels/agree $(if $(filter arm64 aarch64,$(shell uname -m)),neon,generic)
+endif
 
 # gcc: the ThreadSanitizer of the toolchain's clang does not see vector stores.
 build/kernels/pool_stress: Tests/KernelStress/pool_stress.c $(KERNEL_SOURCES) $(KERNEL_HEADERS)

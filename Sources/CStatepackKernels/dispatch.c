@@ -24,8 +24,16 @@ static sp_isa best_isa(void) {
 #endif
 }
 
+static _Atomic int known = -1;
+
+bool sp_isa_choose(sp_isa isa) {
+  const sp_isa best = best_isa();
+  if (isa != best && isa != SP_ISA_GENERIC && !(isa == SP_ISA_AVX2 && best == SP_ISA_AVX512)) return false;
+  atomic_store(&known, (int)isa);
+  return true;
+}
+
 sp_isa sp_isa_in_use(void) {
-  static _Atomic int known = -1;
   int isa = atomic_load_explicit(&known, memory_order_relaxed);
   if (isa >= 0) return (sp_isa)isa;
   isa = (int)best_isa();

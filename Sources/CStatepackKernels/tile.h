@@ -30,6 +30,8 @@ const sp_tiler *sp_tiler_in_use(void);
 extern const sp_tiler sp_tiler_generic;
 #if defined(__x86_64__)
 extern const sp_tiler sp_tiler_avx2, sp_tiler_avx512;
+#elif defined(__aarch64__)
+extern const sp_tiler sp_tiler_neon;
 #endif
 
 #endif

@@ -150,6 +150,9 @@ typedef enum sp_isa { SP_ISA_GENERIC = 0, SP_ISA_AVX2 = 1, SP_ISA_AVX512 = 2, SP
 // lowers it to. Read once.
 sp_isa sp_isa_in_use(void);
 const char *sp_isa_name(sp_isa isa);
+// For comparing one with another in one process; false when this processor does not have it. Calls that were checked
+// before must be checked again.
+bool sp_isa_choose(sp_isa isa);
 
 // What multiplies matrices of many rows: the kernels of this library, or oneDNN where it was found and is known to be
 // ahead on this processor. STATEPACK_MATMUL (own, onednn) decides otherwise; STATEPACK_ONEDNN names the library to

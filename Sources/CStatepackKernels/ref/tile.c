@@ -27,15 +27,17 @@ static void run(const sp_tile *t) {
 const sp_tiler sp_tiler_generic = {run, {0, 4, 4, 4, 4}, ROWS};
 
 const sp_tiler *sp_tiler_in_use(void) {
-#if defined(__x86_64__)
   switch (sp_isa_in_use()) {
+#if defined(__x86_64__)
     case SP_ISA_AVX512:
       return &sp_tiler_avx512;
     case SP_ISA_AVX2:
       return &sp_tiler_avx2;
-    default:
-      break;
-  }
+#elif defined(__aarch64__)
+    case SP_ISA_NEON:
+      return &sp_tiler_neon;
 #endif
-  return &sp_tiler_generic;
+    default:
+      return &sp_tiler_generic;
+  }
 }
