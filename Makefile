@@ -26,6 +26,7 @@ include make/kernels.mk
 include make/wheel.mk
 include make/fuzz.mk
 include make/examples.mk
+include make/bench.mk
 
 .PHONY: build
 build: setup-packages ## build every product and test (CONFIGURATION=release)

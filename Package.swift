@@ -53,6 +53,8 @@ let package = Package(
             path: "examples/01-stateful-transformer/Example"),
         .executableTarget(
             name: "Example02SmolLM2", dependencies: ["Statepack"], path: "examples/02-smollm2/Example"),
+        // Statepack's side of `make bench`.
+        .executableTarget(name: "BenchmarkWorker", dependencies: ["Statepack"], path: "benchmarks/Worker"),
 
         // Diagnostics as text, compared character for character; Texts/ has what they have to be.
         .target(

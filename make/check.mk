@@ -21,10 +21,10 @@ lint: setup-python ## formats, types, generated files, file sizes, paths of mach
 
 .PHONY: format
 format: setup-python ## rewrite sources in the style that lint wants
-	$(SWIFT) format format -i -r $(wildcard Sources Tests Package.swift examples)
-	find Sources examples -name '*.[ch]' -not -path 'Sources/CStatepackSchema/*' -exec $(BIN)/clang-format -i {} +
-	$(BIN)/ruff check --fix setup.py python schemas examples
-	$(BIN)/ruff format setup.py python schemas examples
+	$(SWIFT) format format -i -r $(wildcard Sources Tests Package.swift examples benchmarks)
+	find Sources examples benchmarks -name '*.[ch]' -not -path 'Sources/CStatepackSchema/*' -exec $(BIN)/clang-format -i {} +
+	$(BIN)/ruff check --fix setup.py python schemas examples benchmarks
+	$(BIN)/ruff format setup.py python schemas examples benchmarks
 
 .PHONY: test-python
 test-python: setup-python ## pytest alone
