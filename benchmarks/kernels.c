@@ -249,6 +249,7 @@ static void bench_sdpa(sp_pool *pool, int64_t queries, int64_t keys, int64_t cap
 
 // build/kernels/bench [linear [LEAST_ROWS] | sdpa]: everything, or one kernel, linear from so many rows on.
 int main(int count, char **arguments) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
   const char *only = count > 1 ? arguments[1] : "";
   const int64_t least_rows = count > 2 ? atoi(arguments[2]) : 1;
   const unsigned threads = sp_available_threads() < 2 ? 1 : 2;

@@ -131,6 +131,10 @@ bool sp_index_failure(sp_run *run, int64_t value, int64_t limit, int32_t axis);
 // Every element of `index` is in 0..<limit, or in -limit..<limit when `wraps`.
 bool sp_check_indices(sp_run *run, const sp_tensor *index, int64_t limit, bool wraps, int32_t axis);
 
+// One panel of an [n, k] matrix from up to 16 of its rows, dense in themselves and `row` floats apart; the rest is
+// zero.
+void sp_panel_of_rows(const float *rows, int64_t count, int64_t row, int64_t k, float *panel);
+
 // --- Scratch that each thread takes while it works on a chunk -----------------------------------
 
 // At most 64 slots; the pool never has more threads than that.

@@ -10,8 +10,8 @@ typedef struct sp_linear_job {
   const float *a, *weight, *bias;
   float *out;
   int64_t rows, n, k, a_row, out_row;
-  int64_t panels, stripes, groups;  // few rows
-  int64_t panel_groups, blocks;     // many rows
+  int64_t panels, stripes, groups;   // few rows
+  int64_t panel_groups, block_rows;  // many rows
   const sp_tensor *row_major;
   sp_onednn_product *products[3];  // of 64, 32 and 16 rows; NULL without oneDNN
   sp_slots slots;
