@@ -14,6 +14,7 @@ import json
 import pathlib
 import platform
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -387,6 +388,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main() -> int:
     options = parse(sys.argv[1:])
+    # So that workers are closed, as they are on an interrupt.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     runner = Runner(options)
     if options.only_prepare:
         runner.prepare()

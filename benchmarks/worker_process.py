@@ -6,6 +6,7 @@ no system is measured beside another, and no system needs a setting for it that 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import pathlib
@@ -16,6 +17,13 @@ import time
 from typing import Any
 
 from environments import last_line
+
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """In the child: a worker that is stopped would never notice that the controller was killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class WorkerFailed(Exception):
@@ -34,6 +42,7 @@ class WorkerProcess:
                 stderr=errors,
                 env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | (variables or {}),
                 start_new_session=True,
+                preexec_fn=end_with_parent,
             )
 
     def ask(self, command: str, *, timeout: float = 300, **fields: Any) -> dict[str, Any]:

@@ -187,6 +187,27 @@ def test_a_worker_that_is_not_asked_is_stopped(fake, tmp_path):
     assert worker.process.returncode == 0
 
 
+def test_a_stopped_worker_ends_with_a_controller_that_is_killed(fake, tmp_path):
+    script = f"""
+import os, pathlib, signal, sys
+sys.path.insert(0, {str(BENCHMARKS)!r})
+from worker_process import WorkerProcess
+worker = WorkerProcess([sys.executable, {str(fake)!r}, "good"], pathlib.Path({str(tmp_path / "log")!r}))
+worker.ask("load")
+print(worker.process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False).stdout
+    status = pathlib.Path(f"/proc/{int(shown)}/stat")
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        # Gone, or a zombie that nobody has asked about yet.
+        if not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return
+        time.sleep(0.01)
+    pytest.fail(f"the worker still runs: {status.read_text()}")
+
+
 def test_a_worker_that_does_not_answer_is_ended(fake, tmp_path):
     silent = [sys.executable, "-c", "import time; time.sleep(600)"]
     worker = worker_process.WorkerProcess(silent, tmp_path / "log")
