@@ -374,7 +374,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--prompt-steps", type=int, default=32, help="greedy tokens that have to agree")
     parser.add_argument("--load-runs", type=int, default=4, help="the first of them only warms the page cache")
     parser.add_argument("--idle-load", type=float, default=0.05, help="share of the cores that counts as idle")
-    parser.add_argument("--patience", type=float, default=10, help="seconds to wait for that")
+    parser.add_argument("--patience", type=float, default=5, help="seconds to wait for that")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that one answer may take")
     options = parser.parse_args(arguments)
     options.systems = list(dict.fromkeys([*options.systems, *options.also]))
