@@ -20,8 +20,8 @@ with tempfile.TemporaryDirectory() as cache:
 path = target / "genai_config.json"
 config = json.loads(path.read_text())
 config["model"]["decoder"]["session_options"]["intra_op_num_threads"] = threads
-# Generation would end behind the end of a message; steps are to be timed whatever was found. Nothing here makes the last
-# entry of the vocabulary likely.
+# Generation would end behind the end of a message; steps are to be timed whatever was found. Nothing makes the
+# last entry of the vocabulary likely.
 config["model"]["eos_token_id"] = config["model"]["vocab_size"] - 1
 # One buffer of the capacity for each cache instead of two that grow: 0.7 of the processor time at a context of 1,900.
 config["search"]["past_present_share_buffer"] = True
