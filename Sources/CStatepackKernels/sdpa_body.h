@@ -16,12 +16,6 @@ typedef int32_t int_lanes __attribute__((vector_size(4 * WIDTH)));
 BODY lanes load(const float *p) { return *(const loose_lanes *)p; }
 BODY void store(float *p, lanes v) { *(loose_lanes *)p = v; }
 BODY lanes splat(float x) { return x - (lanes){0}; }
-// The first n of a vector; the rest is zero and not read.
-BODY lanes load_some(const float *p, int64_t n) {
-  float whole[WIDTH] = {0};
-  memcpy(whole, p, (size_t)n * 4);
-  return load(whole);
-}
 // b where a is NaN.
 BODY lanes larger(lanes a, lanes b) {
   const int_lanes mask = a > b;
@@ -143,24 +137,27 @@ BODY float sum_of(lanes v) {
 // --- Few queries ------------------------------------------------------------------------------
 
 // Keys come in blocks: scores of a block, weights, values. While scores are computed the values of the block are
-// fetched, and with the values the keys of the next block, so that memory is never idle.
+// fetched, and with the values the keys of the next block, so that memory is never idle. Into the second cache: into
+// the first one fewer reads are under way at once.
 enum { BLOCK = 32, MAX_HEADS = 16 };
 
-// Where the next keys of a chunk are.
+// Where the next keys of a list are.
 typedef struct cursor {
   const sp_attention *t;
   const sp_attention_unit *u;
   const sp_attention_keys *list;
-  int64_t next, last;  // one run
-  int64_t word;        // else: a word of the mask, and what is left of it
+  int64_t next;  // one run
+  int64_t word;  // else: a word of the mask, and what is left of it
   uint64_t bits;
   int32_t latest;
 } cursor;
 
 BODY cursor cursor_at(const sp_attention *t, const sp_attention_unit *u, const sp_attention_keys *list, int64_t chunk,
-                      int64_t rank) {
-  cursor c = {.t = t, .u = u, .list = list, .next = list->first + rank, .last = list->last};
-  if (!list->one_run) {
+                      int64_t step) {
+  cursor c = {.t = t, .u = u, .list = list};
+  if (list->one_run) {
+    c.next = list->first + chunk * step;
+  } else {
     const int64_t start = list->starts[chunk];
     c.word = start & ~(int64_t)63;
     c.bits = sp_attends_bits(t, u->b, u->h, u->first, c.word) & ~(uint64_t)0 << (start & 63);
@@ -170,18 +167,15 @@ BODY cursor cursor_at(const sp_attention *t, const sp_attention_unit *u, const s
 
 // The next BLOCK keys, beyond the chunk too; after the last one of the list, that one again.
 BODY void next_block(cursor *c, int32_t *at) {
+  const int64_t last = c->list->last;
   if (c->list->one_run) {
-    const int32_t next = (int32_t)c->next, last = (int32_t)c->last;
-    if (c->next + BLOCK <= c->last) {
-      for (int32_t j = 0; j < BLOCK; j++) at[j] = next + j;
-    } else {
-      for (int32_t j = 0; j < BLOCK; j++) at[j] = j < last - next ? next + j : last;
-    }
-    c->next = sp_min(c->next + BLOCK, c->last);
+    const int32_t next = (int32_t)c->next, left = (int32_t)sp_min(last - c->next, BLOCK);
+    for (int32_t j = 0; j < BLOCK; j++) at[j] = next + (j < left ? j : left);
+    c->next = sp_min(c->next + BLOCK, last);
     return;
   }
   for (int32_t j = 0; j < BLOCK; j++) {
-    while (c->bits == 0 && c->word <= c->last - 64) {
+    while (c->bits == 0 && c->word <= last - 64) {
       c->word += 64;
       c->bits = sp_attends_bits(c->t, c->u->b, c->u->h, c->u->first, c->word);
     }
@@ -222,16 +216,12 @@ BODY void score16(const int heads, const rows *r, const int32_t *at, const float
     }
     for (int64_t ahead = c; ahead < r->e; ahead += 16)
       for (int i = 0; i < 4; i++) __builtin_prefetch(value[i] + ahead, 0, 2);
-    for (; c < r->d; c += WIDTH) {
-      const int64_t n = sp_min(WIDTH, r->d - c);
-      UNROLL for (int i = 0; i < 4; i++) {
-        const lanes row = load_some(key[i] + c, n);
-        UNROLL for (int h = 0; h < heads; h++) acc[i][h] += row * load(q + h * q_row + c);
-      }
-    }
     UNROLL for (int h = 0; h < heads; h++) tiles[h][tile] = tile_of(acc[0][h], acc[1][h], acc[2][h], acc[3][h]);
   }
   UNROLL for (int h = 0; h < heads; h++) sums_of(tiles[h], s + h * BLOCK);
+  for (int64_t c = r->d & ~(int64_t)15; c < r->d; c++)
+    for (int h = 0; h < heads; h++)
+      for (int j = 0; j < 16; j++) s[h * BLOCK + j] += q[h * q_row + c] * r->keys[at[j] * r->key_row + c];
 }
 
 // acc[h][c..c+WIDTH*width] += s[h * BLOCK + j] * value of key at[j], for n keys; fetches the keys of `ahead`.
@@ -355,18 +345,21 @@ TARGET static void few_heads(const sp_attention_job *job, const sp_attention_uni
       }
       h += some;
     }
+    float found[MAX_HEADS];
     for (int64_t h = 0; h < heads; h++) {
       float *scores = s + h * BLOCK;
       if (t->mask && t->mask->scalar_type == SP_FLOAT32) add_mask(t, u, first_head + h, count, at, scores);
       for (int64_t j = count; j < BLOCK; j++) scores[j] = -INFINITY;
-      const float found = largest_of(scores, BLOCK);
-      if (found > largest[h]) {
-        const float shrink = sp_exp(largest[h] - found);
+      found[h] = largest_of(scores, BLOCK);
+    }
+    for (int64_t h = 0; h < heads; h++) {
+      if (found[h] > largest[h]) {
+        const float shrink = sp_exp(largest[h] - found[h]);
         sum[h] *= shrink;
         for (int64_t c = 0; c < acc_row - SP_ATTENTION_VALUES; c++) acc[h * acc_row + c] *= shrink;
-        largest[h] = found;
+        largest[h] = found[h];
       }
-      sum[h] = weigh(scores, BLOCK, largest[h], sum[h]);
+      sum[h] = weigh(s + h * BLOCK, BLOCK, largest[h], sum[h]);
     }
     for (int64_t part = 0, h = 0; part < parts; part++) {
       const int64_t some = sp_ceil_div(heads - h, parts - part);
@@ -433,7 +426,7 @@ TARGET static void few(void *context, size_t index) {
   const int64_t step = sp_attention_chunk_keys(list->size), n = sp_min(step, list->size - chunk * step);
   float *partials = job->partials + unit * SP_ATTENTION_CHUNKS * t->heads_per_unit * job->partial_size;
   float *partial = partials + chunk * t->heads_per_unit * job->partial_size;
-  const cursor from = cursor_at(t, &u, list, chunk, chunk * step);
+  const cursor from = cursor_at(t, &u, list, chunk, step);
   for (int64_t h = 0; h < t->heads_per_unit; h += MAX_HEADS)
     few_heads(job, &u, sp_min(MAX_HEADS, t->heads_per_unit - h), u.h + h, from, n, partial + h * job->partial_size);
   if (atomic_fetch_sub_explicit(&job->left[unit], 1, memory_order_acq_rel) == 1) join(job, &u, chunks, partials);

@@ -231,3 +231,106 @@ def test_rows_read_do_not_depend_on_the_capacity() -> None:
         results.append((out.tobytes(), run.statistics.attention_rows))
     assert results[0] == results[1]
     assert results[0][1] == 3 * 101
+
+
+FORMS = ("compare", "causal", "added", "window", "added window", "holes", "strided", "per head")
+
+
+def mask_of(form: str, queries: int, keys: int, heads: int) -> Array:
+    """Which keys each query of each head reads, [heads, queries, keys]."""
+    positions, key = np.arange(queries)[:, None] + 500, np.arange(keys)[None, :]
+    generator = np.random.default_rng(5)
+    match form:
+        case "causal":
+            reads = key <= positions - 500
+        case "window" | "added window":
+            reads = (key <= positions) & (key > positions - 37)
+        case "holes" | "strided":
+            reads = generator.random((queries, keys)) < 0.4
+        case "per head":
+            return generator.random((heads, queries, keys)) < 0.3
+        case _:
+            reads = key <= positions
+    return np.broadcast_to(reads, (heads, queries, keys))
+
+
+def rows_of(reads: Array, groups: int) -> int:
+    """attention_rows as statepack_kernels.h defines it."""
+    queries = reads.shape[1]
+    alike = bool((reads == reads[0]).all())
+    together = groups if alike else 1
+    block = 1 if queries < 8 else max(8, 96 // together)
+    units = reads[::together]
+    return sum(int(units[:, first : first + block].any(1).sum()) for first in range(0, queries, block))
+
+
+def attention(q: Array, k: Array, v: Array, reads: Array, scale: float) -> Array:
+    heads = q.shape[1] // k.shape[1]
+    k, v = (np.repeat(x.astype(np.float64), heads, 1) for x in (k, v))
+    scores = np.where(reads, q.astype(np.float64) @ k.swapaxes(-1, -2) * scale, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    out: Array = weights / weights.sum(-1, keepdims=True) @ np.where(reads.any((0, 1))[:, None], v, 0)
+    return out
+
+
+@pytest.mark.parametrize("queries", [1, 2, 7, 8, 9, 70])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_mask_skips_what_it_excludes(form: str, queries: int) -> None:
+    generator = np.random.default_rng(4)
+    heads, groups, keys, width = 6, 3, 700, 64
+    q = generator.standard_normal((1, heads, queries, width)).astype(F)
+    k, v = (generator.standard_normal((1, heads // groups, keys, width)).astype(F) for _ in range(2))
+    reads = mask_of(form, queries, keys, heads)
+    mask: Array | None = reads[None] if form == "per head" else reads[0]
+    if form == "causal":
+        mask = None
+    elif form == "strided":
+        mask = np.asfortranarray(reads[0])
+    elif form.startswith("added"):
+        mask = np.where(reads[0], 0.25, -np.inf).astype(F)
+    clean, dirty = np.empty_like(q), np.empty_like(q)
+    ints = [int(form == "causal"), groups]
+    library.run(library.build("sdpa", [q, k, v, mask], [clean], ints, [0.125]))
+    np.testing.assert_allclose(clean, attention(q, k, v, reads, 0.125), rtol=1e-5, atol=2e-6)
+    unread = ~reads.any((0, 1))
+    assert unread.any() or form in ("holes", "strided", "per head")
+    k[:, :, unread], v[:, :, unread] = np.nan, np.nan
+    for threads in (1, 2, 3):
+        with library.Pool(threads) as pool:
+            run = library.run(library.build("sdpa", [q, k, v, mask], [dirty], ints, [0.125]), pool)
+        assert clean.tobytes() == dirty.tobytes()
+        assert run.statistics.attention_rows == rows_of(reads, groups)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 12])
+@pytest.mark.parametrize(("batch", "heads", "groups", "width"), [(1, 20, 20, 64), (3, 4, 2, 48), (2, 5, 1, 19)])
+def test_long_contexts_of_few_heads_do_not_depend_on_threads(
+    batch: int, heads: int, groups: int, width: int, queries: int
+) -> None:
+    generator = np.random.default_rng(6)
+    q = generator.standard_normal((batch, heads, queries, width)).astype(F)
+    k, v = (generator.standard_normal((batch, heads // groups, 1100, width)).astype(F) for _ in range(2))
+    reads = np.arange(1100)[None, None, :] < 1030 - np.arange(queries)[None, :, None]
+    results = []
+    for threads in (1, 2, 5):
+        out = np.empty_like(q)
+        with library.Pool(threads) as pool:
+            library.run(library.build("sdpa", [q, k, v, reads], [out], [0, groups], [0.2]), pool)
+        results.append(out.tobytes())
+    assert len(set(results)) == 1
+    np.testing.assert_allclose(out, attention(q, k, v, reads, 0.2), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("queries", [1, 4, 30])
+@pytest.mark.parametrize("width", [64, 20])
+def test_attention_writes_into_a_result_with_heads_beside_each_other(width: int, queries: int) -> None:
+    generator = np.random.default_rng(7)
+    q = generator.standard_normal((2, 6, queries, 64)).astype(F)
+    k = generator.standard_normal((2, 2, 90, 64)).astype(F)
+    v = generator.standard_normal((2, 2, 90, width)).astype(F)
+    dense = np.empty((2, 6, queries, width), F)
+    buffer = np.full((2, queries, 6, width + 1), 7, F)
+    library.run(library.build("sdpa", [q, k, v, None], [dense], [0, 3], [0.125]))
+    library.run(library.build("sdpa", [q, k, v, None], [buffer[..., :width].swapaxes(1, 2)], [0, 3], [0.125]))
+    assert np.array_equal(buffer[..., :width].swapaxes(1, 2), dense)
+    assert (buffer[..., width] == 7).all()
