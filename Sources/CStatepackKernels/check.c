@@ -102,7 +102,8 @@ const char *sp_check_call(const sp_call *call, const sp_row *row) {
       if (!in_row || !((row->optional >> i) & 1)) return "a required operand is absent";
       continue;
     }
-    const char *reason = check_tensor(call->operands[i], in_row && ((row->panels >> i) & 1));
+    const uint32_t bit = in_row ? i : row->operands;
+    const char *reason = check_tensor(call->operands[i], (row->panels >> bit) & 1);
     if (reason) return reason;
   }
   for (uint32_t i = 0; i < call->result_count; i++) {

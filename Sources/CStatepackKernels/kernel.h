@@ -26,7 +26,7 @@ typedef struct sp_row {
   uint8_t floats;
   uint16_t types;     // bit n: scalar type n is allowed for the principal operand
   uint32_t optional;  // bit n: operand n may be NULL
-  uint32_t panels;    // bit n: operand n may have layout PANEL_16
+  uint32_t panels;    // bit n: operand n may have layout PANEL_16; of a list, the bit of its first entry
 } sp_row;
 
 // Counts, ranks, lengths, types, layouts; results must not repeat elements. The reason, or NULL.

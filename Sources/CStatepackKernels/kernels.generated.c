@@ -334,6 +334,21 @@ static const char *rotary_index_copy_check(const sp_call *call) {
   const char *reason = sp_check_call(call, &rotary_index_copy_row);
   return reason ? reason : sp_rotary_index_copy_check(call);
 }
+static const sp_row linear_parts_row = {.operands = 1, .list = true, .results = 1, .ints = 1, .floats = 0, .types = 1 << SP_FLOAT32, .optional = 0, .panels = 2};
+static const char *linear_parts_check(const sp_call *call) {
+  const char *reason = sp_check_call(call, &linear_parts_row);
+  return reason ? reason : sp_linear_parts_check(call);
+}
+static const sp_row linear_gated_row = {.operands = 5, .list = false, .results = 1, .ints = 1, .floats = 0, .types = 1 << SP_FLOAT32, .optional = 24, .panels = 6};
+static const char *linear_gated_check(const sp_call *call) {
+  const char *reason = sp_check_call(call, &linear_gated_row);
+  return reason ? reason : sp_linear_gated_check(call);
+}
+static const sp_row linear_add_row = {.operands = 4, .list = false, .results = 1, .ints = 0, .floats = 0, .types = 1 << SP_FLOAT32, .optional = 8, .panels = 2};
+static const char *linear_add_check(const sp_call *call) {
+  const char *reason = sp_check_call(call, &linear_add_row);
+  return reason ? reason : sp_linear_add_check(call);
+}
 
 // In order of name.
 static const sp_kernel kernels[] = {
@@ -373,6 +388,9 @@ static const sp_kernel kernels[] = {
   {"layer_norm", layer_norm_check, no_scratch, sp_layer_norm_run, false, false},
   {"le", le_check, no_scratch, sp_le_run, false, false},
   {"linear", linear_check, sp_linear_scratch, sp_linear_run, false, false},
+  {"linear_add", linear_add_check, sp_linear_add_scratch, sp_linear_add_run, false, false},
+  {"linear_gated", linear_gated_check, sp_linear_gated_scratch, sp_linear_gated_run, false, false},
+  {"linear_parts", linear_parts_check, sp_linear_parts_scratch, sp_linear_parts_run, false, false},
   {"log", log_check, no_scratch, sp_log_run, false, false},
   {"logical_not", logical_not_check, no_scratch, sp_logical_not_run, false, false},
   {"lt", lt_check, no_scratch, sp_lt_run, false, false},

@@ -5,7 +5,7 @@
 #ifndef STATEPACK_KERNELS_GENERATED_H
 #define STATEPACK_KERNELS_GENERATED_H
 
-enum { SP_KERNEL_COUNT = 65 };
+enum { SP_KERNEL_COUNT = 68 };
 
 const char *sp_add_check(const sp_call *call);
 bool sp_add_run(const sp_call *call, sp_run *run);
@@ -139,5 +139,21 @@ const char *sp_rotary_check(const sp_call *call);
 bool sp_rotary_run(const sp_call *call, sp_run *run);
 const char *sp_rotary_index_copy_check(const sp_call *call);
 bool sp_rotary_index_copy_run(const sp_call *call, sp_run *run);
+const char *sp_linear_parts_check(const sp_call *call);
+bool sp_linear_parts_run(const sp_call *call, sp_run *run);
+size_t sp_linear_parts_scratch(const sp_call *call, unsigned threads);
+const char *sp_linear_gated_check(const sp_call *call);
+bool sp_linear_gated_run(const sp_call *call, sp_run *run);
+size_t sp_linear_gated_scratch(const sp_call *call, unsigned threads);
+const char *sp_linear_add_check(const sp_call *call);
+bool sp_linear_add_run(const sp_call *call, sp_run *run);
+size_t sp_linear_add_scratch(const sp_call *call, unsigned threads);
+
+// The strips of activations, for kernels that apply one to what they computed.
+sp_strip sp_sigmoid_strip(void);
+sp_strip sp_silu_strip(void);
+sp_strip sp_gelu_strip(void);
+sp_strip sp_gelu_tanh_strip(void);
+sp_strip sp_relu_strip(void);
 
 #endif

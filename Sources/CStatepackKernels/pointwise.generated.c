@@ -499,6 +499,8 @@ const char *sp_sigmoid_check(const sp_call *call) {
   return sp_check_pointwise(call, false);
 }
 
+sp_strip sp_sigmoid_strip(void) { return sigmoid_float32_pick(); }
+
 // a / (1 + exp(-a)).
 SP_UNARY_VECTOR(silu_float32, float, float, float, a / (1.0f + sp_exp(-a)))
 
@@ -513,6 +515,8 @@ bool sp_silu_run(const sp_call *call, sp_run *run) {
 const char *sp_silu_check(const sp_call *call) {
   return sp_check_pointwise(call, false);
 }
+
+sp_strip sp_silu_strip(void) { return silu_float32_pick(); }
 
 // a / 2 * (1 + erf(a / sqrt(2))).
 SP_UNARY(gelu_float32, float, float, float, 0.5f * a * (1.0f + erff(a * 0.70710678118654752f)))
@@ -529,6 +533,8 @@ const char *sp_gelu_check(const sp_call *call) {
   return sp_check_pointwise(call, false);
 }
 
+sp_strip sp_gelu_strip(void) { return gelu_float32; }
+
 // gelu with its tanh approximation.
 SP_UNARY(gelu_tanh_float32, float, float, float, 0.5f * a * (1.0f + tanhf(0.79788456080286536f * (a + 0.044715f * a * a * a))))
 
@@ -543,6 +549,8 @@ bool sp_gelu_tanh_run(const sp_call *call, sp_run *run) {
 const char *sp_gelu_tanh_check(const sp_call *call) {
   return sp_check_pointwise(call, false);
 }
+
+sp_strip sp_gelu_tanh_strip(void) { return gelu_tanh_float32; }
 
 // floor.
 SP_UNARY(floor_float32, float, float, float, floorf(a))
@@ -592,6 +600,8 @@ bool sp_relu_run(const sp_call *call, sp_run *run) {
 const char *sp_relu_check(const sp_call *call) {
   return sp_check_pointwise(call, false);
 }
+
+sp_strip sp_relu_strip(void) { return relu_float32; }
 
 // bitwise not.
 SP_UNARY(bitwise_not_int32, int32_t, uint32_t, int32_t, ~a)

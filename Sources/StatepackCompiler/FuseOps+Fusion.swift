@@ -60,6 +60,45 @@ struct Fusion {
         return result
     }
 
+    func users() -> [ValueID: [Node]] {
+        var result: [ValueID: [Node]] = [:]
+        for node in function.nodes { for value in Set(node.operands) { result[value, default: []].append(node) } }
+        return result
+    }
+
+    /// Values that a state has as a whole when partial updates of it are taken off.
+    ///
+    /// A point-wise node may compute such a value where the state lies, also from the state itself; what would be
+    /// fused with it may not, and the state would be copied.
+    func wholeStateValues() -> Set<ValueID> {
+        let producer = producers()
+        var result: Set<ValueID> = []
+        for use in function.states where use.after != use.before {
+            var value = use.after
+            while result.insert(value).inserted, let node = producer[value],
+                node.isScatterOfView || node.signature?.isWriting == true, let base = node.operands.first
+            {
+                value = base
+            }
+        }
+        return result
+    }
+
+    /// True when the value is a view of a state, or of a state in which something was replaced.
+    ///
+    /// A node that reads one must not move behind a write of it, or the state would be copied before.
+    func readsState(_ value: ValueID, _ producer: [ValueID: Node]) -> Bool {
+        let states = Set(function.states.map(\.before))
+        var value = value
+        while !states.contains(value) {
+            guard let node = producer[value], let base = node.operands.first,
+                node.isView || node.isScatterOfView || node.signature?.isWriting == true
+            else { return false }
+            value = base
+        }
+        return true
+    }
+
     /// The node behind a value that nothing else uses, when it has that operator.
     func onlyUse(
         of value: ValueID, _ op: String, _ producer: [ValueID: Node], _ uses: [ValueID: Int]

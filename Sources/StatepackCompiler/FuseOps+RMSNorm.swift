@@ -5,9 +5,10 @@ extension Fusion {
     mutating func fuseRMSNorm() throws {
         let producer = producers()
         let uses = useCounts()
+        let states = wholeStateValues()
         for index in function.nodes.indices {
             let node = function.nodes[index]
-            guard let norm = try matchRMSNorm(node, producer, uses) else { continue }
+            guard !states.contains(node.results[0]), let norm = try matchRMSNorm(node, producer, uses) else { continue }
             function.nodes[index] = norm
             counters["rms-norm", default: 0] += 1
         }

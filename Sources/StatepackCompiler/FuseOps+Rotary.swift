@@ -5,8 +5,10 @@ extension Fusion {
     mutating func fuseRotary() throws {
         var producer = producers()
         let uses = useCounts()
+        let states = wholeStateValues()
         for index in function.nodes.indices {
             let node = function.nodes[index]
+            if node.results.contains(where: states.contains) { continue }
             guard let rotary = try matchRotary(node, producer, uses) ?? matchPartialRotary(node, producer, uses)
             else { continue }
             function.nodes[index] = rotary
@@ -79,7 +81,8 @@ extension Fusion {
         for index in function.nodes.indices where function.nodes[index].op == "index_copy" {
             let node = function.nodes[index]
             guard let rotary = onlyUse(of: try node.tensor("source"), "rotary", producer, uses),
-                try node.int("axis") < function[node.results[0]].rank - 1
+                try node.int("axis") < function[node.results[0]].rank - 1,
+                !rotary.operands.contains(where: { readsState($0, producer) })
             else { continue }
             function.nodes[index] = Node(
                 "rotary_index_copy",

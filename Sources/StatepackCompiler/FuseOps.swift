@@ -38,13 +38,36 @@ package import StatepackIR
 ///                %7: float32[1, 3, 2048, 64] = index_copy(a=%4, index=%5, source=%6, axis=2)
 ///       after    %6: float32[1, 3, 2048, 64] = rotary_index_copy(a=%4, index=%5, source=%1, cos=%2, sin=%3, axis=2)
 ///
+/// - `gated`: `activation(linear(x, gate)) * linear(x, up)` becomes one pass over both weights, unless something
+///   else uses a value in between:
+///
+///       before   %4: float32[1, query, 1536] = linear(a=%1, weight=%2, bias=none)
+///                %5: float32[1, query, 1536] = silu(a=%4)
+///                %6: float32[1, query, 1536] = linear(a=%1, weight=%3, bias=none)
+///                %7: float32[1, query, 1536] = mul(a=%5, b=%6)
+///       after    %4: float32[1, query, 1536] = linear_gated(a=%1, gate=%2, up=%3, …, activation=0)
+///
+/// - `shared-input`: layers with stored weights over the same value become one pass that puts their results side
+///   by side, unless a result is an output or its slice would have to be copied:
+///
+///       before   %5: float32[1, query, 576] = linear(a=%1, weight=%2, bias=none)
+///                %6: float32[1, query, 192] = linear(a=%1, weight=%3, bias=none)
+///       after    %5: float32[1, query, 768] = linear_parts(a=%1, weights=[%2, %3], biases=0)
+///                %6: float32[1, query, 576] = view.slice(a=%5, dim=2, start=0, end=576, step=1)
+///                %7: float32[1, query, 192] = view.slice(a=%5, dim=2, start=576, end=768, step=1)
+///
+///   The weights stay the tensors they are: one that is used elsewhere too is stored once.
+/// - `residual`: `linear(x, weight) + residual` becomes `linear_add`, unless something else uses the product.
+/// - `output-layout` is `PlanMemory`'s: what is permuted and then reshaped is computed in the order of the reshape.
+///
 /// Runs on the functional form, before `RecoverStateWrites`: a read may move past a write there, because the
 /// value it reads is still a value. What a write in place then disturbs is for that pass to see.
 package struct FuseOps: Pass {
     package static let name = "FuseOps"
 
     package static let fusions = [
-        "identities", "common-subexpressions", "grouped-query", "rms-norm", "rotary", "rotary-write",
+        "identities", "common-subexpressions", "grouped-query", "rms-norm", "rotary", "rotary-write", "gated",
+        "shared-input", "residual", "output-layout",
     ]
 
     private let disabled: Set<String>
@@ -61,6 +84,10 @@ package struct FuseOps: Pass {
             if isEnabled("rms-norm") { try fusion.fuseRMSNorm() }
             if isEnabled("rotary") { try fusion.fuseRotary() }
             if isEnabled("rotary-write") { try fusion.fuseRotaryWrite() }
+            // NOTE: gates come before shared inputs, which would take their two layers for one.
+            if isEnabled("gated") { try fusion.fuseGated() }
+            if isEnabled("shared-input") { try fusion.fuseSharedInputs() }
+            if isEnabled("residual") { try fusion.fuseResiduals() }
             fusion.function.removeDeadNodes()
             program.functions[index] = fusion.function
             for (counter, amount) in fusion.counters { report.count(Self.name, counter, by: amount) }

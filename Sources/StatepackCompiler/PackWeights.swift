@@ -8,7 +8,7 @@ internal import StatepackIR
 ///     before   tensor "lm_head.weight" row-major; linear(%x, %w), embedding(%w, %ids)
 ///     after    tensor "lm_head.weight" panel16, 64-byte aligned
 ///
-/// A float32 matrix that is a weight of `linear` or `embedding` becomes panels, which both kernels read;
+/// A float32 matrix that only kernels read which take panels (`linear` and its kin, `embedding`) becomes panels;
 /// where something else reads it as well it is also kept row-major. Initial values of states stay row-major.
 /// What no function uses is left out.
 package struct PackWeights: Sendable {
@@ -75,14 +75,17 @@ package struct PackWeights: Sendable {
         }
         for (index, instruction) in function.instructions.enumerated() {
             let kernel = plan.kernels[instruction.kernel]
-            let names = KernelSignature.byName[kernel]?.operands.map(\.name) ?? []
+            let signature = KernelSignature.byName[kernel]
             for (position, operand) in instruction.operands.enumerated() {
                 guard let operand else { continue }
                 if case .view(let base, _, _) = function.values[operand].storage, let tensor = tensor(base) {
                     body(index, position, Use(tensor: tensor, layout: .rowMajor))
                 }
                 guard let tensor = tensor(operand) else { continue }
-                let takesPanels = ["linear", "embedding"].contains(kernel) && names[position] == "weight"
+                // The last operand stands for all entries of a list.
+                let takesPanels =
+                    signature.map { $0.panels.contains($0.operands[min(position, $0.operands.count - 1)].name) }
+                    ?? false
                 let isMatrix =
                     plan.tensors[tensor].scalarType == .float32 && plan.tensors[tensor].shape.count == 2
                     && !plan.tensors[tensor].shape.contains(0)

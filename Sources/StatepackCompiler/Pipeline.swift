@@ -117,7 +117,8 @@ package struct Compiler: Sendable {
 
         // --- Storage -----------------------------------------------------------------------------
         // Views become strides, values become places in arguments, states, weights or scratch memory.
-        let plan = try PlanMemory().plan(program, report: &report)
+        let plan = try PlanMemory(choosesLayouts: !options.noFuse.contains("output-layout")).plan(
+            program, report: &report)
         if options.dumpAfter.contains(PlanMemory.name) { dump(PlanMemory.name, plan.text()) }
         // Which kernels read a weight decides its layout, so that this comes last.
         let packed = try PackWeights().pack(plan, report: &report)

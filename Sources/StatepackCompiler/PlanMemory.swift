@@ -13,13 +13,17 @@ package import StatepackIR
 /// A view costs nothing: it becomes strides and an offset over the value it looks at. A reshape of elements
 /// that do not lie in the right order, or cannot be proved to at convert time, is preceded by a copy. What
 /// an instruction computes afresh goes straight into an output, or into the state that a `write` right
-/// behind it names; an output that is an input, a weight, a state or a part of something is copied at the
+/// behind it names; attention whose result is permuted and then reshaped is computed in the order of the reshape,
+/// which is then a view (the fusion `output-layout`); an output that is an input, a weight, a state or a part of something is copied at the
 /// end. Instructions keep the order of the nodes. Offsets in scratch memory are the runtime's: they depend
 /// on sizes.
 package struct PlanMemory: Sendable {
     package static let name = "PlanMemory"
 
-    package init() {}
+    private let choosesLayouts: Bool
+
+    /// - Parameter choosesLayouts: Whether a result may lie in another order than its axes have.
+    package init(choosesLayouts: Bool = true) { self.choosesLayouts = choosesLayouts }
 
     /// The program with all of its tensors, row-major and without offsets (`PackWeights` lays them out).
     package func plan(_ program: Program, report: inout CompilationReport) throws -> BundleProgram {
@@ -29,7 +33,7 @@ package struct PlanMemory: Sendable {
         var findings: [Diagnostic] = []
         for function in program.functions {
             do {
-                var plan = try FunctionPlan(function, of: program)
+                var plan = try FunctionPlan(function, of: program, choosesLayouts: choosesLayouts)
                 try plan.lower()
                 functions.append(
                     try plan.bundleFunction { name in
@@ -89,20 +93,25 @@ private struct FunctionPlan {
     var locations: [ValueID: Location] = [:]
     var steps: [Step] = []
     var uses: [ValueID: Int] = [:]
+    /// A node that uses a value; the only one where `uses` says so.
+    var user: [ValueID: Node] = [:]
+    let choosesLayouts: Bool
     /// Fresh values that an output's memory holds.
     var outputOf: [ValueID: Int] = [:]
     /// What each output's memory is filled with: the value itself, or the result of a final copy.
     var outputValues: [ValueID] = []
     var counters: [String: Int] = [:]
 
-    init(_ function: Function, of program: Program) throws {
+    init(_ function: Function, of program: Program, choosesLayouts: Bool) throws {
         self.function = function
         self.program = program
+        self.choosesLayouts = choosesLayouts
         types = function.values
         for (index, input) in function.inputs.enumerated() { try define(input.value, .input(index)) }
         for (index, state) in function.states.enumerated() { try define(state.before, .state(index)) }
         for constant in function.constants { try define(constant.value, .tensor(constant.tensor)) }
         for id in function.nodes.flatMap(\.operands) + function.outputs.map(\.value) { uses[id, default: 0] += 1 }
+        for node in function.nodes { for id in node.operands { user[id] = node } }
     }
 
     private mutating func define(_ id: ValueID, _ root: Root) throws {
@@ -121,6 +130,8 @@ private struct FunctionPlan {
                 for (position, result) in node.results.enumerated() {
                     if node.isInPlace, position == 0 {
                         locations[result] = try location(of: node.tensor("a"))
+                    } else if let chosen = try chosenLayout(of: node) {
+                        locations[result] = chosen
                     } else {
                         try define(result, .fresh(result))
                     }
@@ -144,6 +155,28 @@ private struct FunctionPlan {
                 "value \(id.index) is used before it is computed", at: "function `\(function.name)`")
         }
         return location
+    }
+
+    /// Where attention puts its result when that is permuted and then reshaped in a way that takes a copy, but
+    /// does not when the result lies in the permuted order. Its kernel writes rows wherever they are.
+    private mutating func chosenLayout(of node: Node) throws -> Location? {
+        guard choosesLayouts, node.op == "sdpa", let result = node.results.first, uses[result] == 1,
+            let permute = user[result], permute.op == "view.permute", let permuted = permute.results.first,
+            uses[permuted] == 1, let reshape = user[permuted], reshape.op == "view.reshape"
+        else { return nil }
+        let (type, turned) = (types[result.index], types[permuted.index])
+        let shape = types[reshape.results[0].index].shape
+        let plain = try Placement(whole: type.shape).applying(permute, shape: turned.shape)
+        let base = try Placement(whole: turned.shape)
+        guard try plain?.applying(reshape, shape: shape) == nil, try base.applying(reshape, shape: shape) != nil
+        else { return nil }
+        let dims = try permute.sizes("dims").map { try permute.constant($0) }
+        let back = dims.indices.map { axis in SizeExpression(dims.firstIndex(of: axis)!) }
+        guard let placement = try base.applying(permute.replacing("dims", by: .sizes(back)), shape: type.shape)
+        else { return nil }
+        types.append(turned)
+        count("chosen-layouts")
+        return Location(root: .fresh(ValueID(types.count - 1)), placement: placement)
     }
 
     private mutating func lowerView(_ node: Node) throws {

@@ -56,10 +56,10 @@ extension KernelSignature {
         KernelSignature("softmax", operands: [.required("a")], ints: ["axis"]),
         KernelSignature("layer_norm", operands: [.required("a"), .optional("weight"), .optional("bias")], ints: ["axes"], floats: ["epsilon"]),
         KernelSignature("rms_norm", operands: [.required("a"), .optional("weight")], ints: ["axes"], floats: ["epsilon"]),
-        KernelSignature("linear", operands: [.required("a"), .required("weight"), .optional("bias")]),
+        KernelSignature("linear", operands: [.required("a"), .required("weight"), .optional("bias")], panels: ["weight"]),
         KernelSignature("matmul", operands: [.required("a"), .required("b")]),
         KernelSignature("sdpa", operands: [.required("query"), .required("key"), .required("value"), .optional("mask")], ints: ["causal", "groups"], floats: ["scale"]),
-        KernelSignature("embedding", operands: [.required("weight"), .required("index")], isFallible: true),
+        KernelSignature("embedding", operands: [.required("weight"), .required("index")], panels: ["weight"], isFallible: true),
         KernelSignature("index", operands: [.required("a"), .list("indices")], isFallible: true),
         KernelSignature("index_select", operands: [.required("a"), .required("index")], ints: ["axis"], isFallible: true),
         KernelSignature("gather", operands: [.required("a"), .required("index")], ints: ["axis"], isFallible: true),
@@ -69,5 +69,8 @@ extension KernelSignature {
         KernelSignature("cat", operands: [.list("parts")], ints: ["axis"]),
         KernelSignature("rotary", operands: [.required("a"), .required("cos"), .required("sin")]),
         KernelSignature("rotary_index_copy", operands: [.required("a"), .required("index"), .required("source"), .required("cos"), .required("sin")], ints: ["axis"], isFallible: true, isWriting: true),
+        KernelSignature("linear_parts", operands: [.required("a"), .list("weights")], ints: ["biases"], panels: ["weights"]),
+        KernelSignature("linear_gated", operands: [.required("a"), .required("gate"), .required("up"), .optional("gate_bias"), .optional("up_bias")], ints: ["activation"], panels: ["gate", "up"]),
+        KernelSignature("linear_add", operands: [.required("a"), .required("weight"), .required("residual"), .optional("bias")], panels: ["weight"]),
     ]
 }

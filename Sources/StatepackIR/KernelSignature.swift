@@ -28,6 +28,8 @@ package struct KernelSignature: Hashable, Sendable {
     package let operands: [Operand]
     package let ints: [String]
     package let floats: [String]
+    /// Operands that may be in `PANEL_16`.
+    package let panels: [String]
     package let family: Family?
     /// May fail on the values it reads.
     package let isFallible: Bool
@@ -35,13 +37,14 @@ package struct KernelSignature: Hashable, Sendable {
     package let isWriting: Bool
 
     init(
-        _ name: String, operands: [Operand], ints: [String] = [], floats: [String] = [], family: Family? = nil,
-        isFallible: Bool = false, isWriting: Bool = false
+        _ name: String, operands: [Operand], ints: [String] = [], floats: [String] = [], panels: [String] = [],
+        family: Family? = nil, isFallible: Bool = false, isWriting: Bool = false
     ) {
         self.name = name
         self.operands = operands
         self.ints = ints
         self.floats = floats
+        self.panels = panels
         self.family = family
         self.isFallible = isFallible
         self.isWriting = isWriting

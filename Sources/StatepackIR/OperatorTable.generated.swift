@@ -575,5 +575,8 @@ extension OperatorTable {
         KernelRow(name: "cat", scalarTypes: [.float32, .int32, .int64, .bool], rule: CoreRules.concatenation),
         KernelRow(name: "rotary", scalarTypes: [.float32], rule: CoreRules.rotary),
         KernelRow(name: "rotary_index_copy", scalarTypes: [.float32], rule: CoreRules.rotaryIndexCopy),
+        KernelRow(name: "linear_parts", scalarTypes: [.float32], rule: CoreRules.linearParts),
+        KernelRow(name: "linear_gated", scalarTypes: [.float32], rule: CoreRules.linearGated),
+        KernelRow(name: "linear_add", scalarTypes: [.float32], rule: CoreRules.linearAdd),
     ]
 }

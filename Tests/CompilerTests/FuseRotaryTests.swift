@@ -169,11 +169,15 @@ import Testing
     }
 
     @Test func readsOldKeysBeforeTheyAreOverwritten() throws {
-        // A read of the old value between, and an embedding of rows of the very state.
+        // A read of the old value between.
         let between = Self.write(
             extraNode: "%14: float32[1, 3, 8, 4] = neg(a=%4)", extraOutput: "output %14 \"old\"")
         let (_, counters) = try FuseOpsTests.fuse(between)
         #expect(counters["rotary-write"] == 1)
+    }
+
+    @Test func turnsRowsOfTheStateItselfBeforeTheyAreWritten() throws {
+        // As one they would read what they overwrite, and the state would have to be copied.
         let own = """
             state "keys" float32[1, 3, 8, 4] buffer "keys" splat 00000000
             func "main" {
@@ -192,8 +196,32 @@ import Testing
                 %11: float32[1, 3, 8, 4] = index_copy(a=%4, index=%3, source=%10, axis=2)
             }
             """
-        // The oracle compares elements; the rows are turned before they are written, or copied.
-        let (_, fused) = try FuseOpsTests.fuse(own)
-        #expect(fused["rotary-write"] == 1)
+        let (_, counters) = try FuseOpsTests.fuse(own)
+        #expect(counters["rotary"] == 1)
+        #expect(counters["rotary-write"] == nil)
+        let updates = try PlanOracle.compile(Program(text: own)).report.stateUpdates
+        #expect(updates.map(\.isInPlace) == [true])
+    }
+
+    @Test func keepsAStateThatIsTurnedAsAWholeInPlace() throws {
+        let text = """
+            state "s" float32[3, 4] buffer "s" splat 00000000
+            func "main" {
+                input %1 "cos": float32[3, 4]
+                input %2 "sin": float32[3, 4]
+                state %0 "s": float32[3, 4] after %8 writtenBy "copy"
+                %3: float32[3, 2] = view.slice(a=%0, dim=1, start=2, end=4, step=1)
+                %4: float32[3, 2] = neg(a=%3)
+                %5: float32[3, 2] = view.slice(a=%0, dim=1, start=0, end=2, step=1)
+                %6: float32[3, 4] = cat(parts=[%4, %5], axis=1)
+                %7: float32[3, 4] = mul(a=%0, b=%1)
+                %9: float32[3, 4] = mul(a=%6, b=%2)
+                %8: float32[3, 4] = add(a=%7, b=%9)
+            }
+            """
+        let (_, counters) = try FuseOpsTests.fuse(text)
+        #expect(counters["rotary"] == nil)
+        let updates = try PlanOracle.compile(Program(text: text)).report.stateUpdates
+        #expect(updates.map(\.isInPlace) == [true])
     }
 }

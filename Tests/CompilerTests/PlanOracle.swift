@@ -156,6 +156,29 @@ enum PlanOracle {
                 "cat", [compute("neg", [part(turned / 2..<turned)]), part(0..<turned / 2)], axis: last)
             let sum = compute("add", [compute("mul", [head, cos]), compute("mul", [halves, sin])])
             return turned == length ? sum : compute("cat", [sum, part(turned..<length)], axis: last)
+        case "linear_parts", "linear_gated", "linear_add":
+            let a = operands[0]!
+            func linear(_ weight: Tensor, _ bias: Tensor?) -> Tensor {
+                run(
+                    "linear", [a, weight, bias], ints: [], floats: [], shape: a.shape.dropLast() + [weight.shape[0]],
+                    converts: false)
+            }
+            if kernel == "linear_parts" {
+                let given = operands.dropFirst().map { $0! }
+                let count = ints[0] == 1 ? given.count / 2 : given.count
+                let parts = (0..<count).map { linear(given[$0], ints[0] == 1 ? given[count + $0] : nil) }
+                return run("cat", parts, ints: [shape.count - 1], floats: [], shape: shape, converts: false)
+            }
+            if kernel == "linear_add" {
+                return run(
+                    "add", [linear(operands[1]!, operands[3]), operands[2]], ints: [], floats: [], shape: shape,
+                    converts: false)
+            }
+            let gate = run(
+                ["silu", "gelu", "gelu_tanh", "sigmoid", "relu"][ints[0]], [linear(operands[1]!, operands[3])],
+                ints: [], floats: [], shape: shape, converts: false)
+            return run(
+                "mul", [gate, linear(operands[2]!, operands[4])], ints: [], floats: [], shape: shape, converts: false)
         case "rotary_index_copy":
             let source = operands[2]!
             let turned = run(

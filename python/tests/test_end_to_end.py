@@ -478,6 +478,115 @@ def test_a_state_of_a_dynamic_size_takes_it_from_the_first_steps_inputs(tmp_path
     assert (finding.expected, finding.found) == ("float32[2, 3] from [n * 2, 3]", "float32[8, 3]")
 
 
+# Fusions: each can be left out, and then the bits are the same wherever the documentation says so.
+
+EXACT = (
+    "identities", "common-subexpressions", "rotary", "rotary-write", "gated", "shared-input", "residual",
+    "output-layout",
+)  # fmt: skip
+OTHERS = ("grouped-query", "rms-norm", "all")
+
+
+class Decoder(nn.Module):
+    """One layer as large language models have it: norms, rotary embedding, grouped heads, caches, a gated layer."""
+
+    def __init__(self, heads: int = 4, groups: int = 2, width: int = 8) -> None:
+        super().__init__()
+        size, self.heads, self.groups, self.width = heads * width, heads, groups, width
+        self.query, self.output = nn.Linear(size, size, bias=False), nn.Linear(size, size, bias=False)
+        self.key, self.value = (nn.Linear(size, size // groups, bias=False) for _ in range(2))
+        self.gate, self.up = nn.Linear(size, 48), nn.Linear(size, 48)
+        self.down = nn.Linear(48, size)
+        self.norms = nn.ParameterList([nn.Parameter(torch.rand(size) + 0.5) for _ in range(2)])
+        self.register_buffer("key_cache", torch.zeros(1, heads // groups, 16, width))
+        self.register_buffer("value_cache", torch.zeros(1, heads // groups, 16, width))
+
+    def turned(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        angles = positions[:, None] * 0.5 ** torch.arange(self.width // 2)
+        cos, sin = (torch.cat([part, part], -1) for part in (angles.cos(), angles.sin()))
+        half = self.width // 2
+        return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
+
+    def normed(self, x: torch.Tensor, number: int) -> torch.Tensor:
+        return self.norms[number] * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        rows = x.shape[1]
+        y = self.normed(x, 0)
+        query, key, value = (
+            layer(y).view(1, rows, -1, self.width).transpose(1, 2) for layer in (self.query, self.key, self.value)
+        )
+        self.key_cache.index_copy_(2, positions, self.turned(key, positions))
+        self.value_cache.index_copy_(2, positions, value)
+        mask = torch.arange(16)[None] <= positions[:, None]
+        keys, values = (
+            cache[:, :, None].expand(-1, -1, self.groups, -1, -1).reshape(1, self.heads, 16, self.width)
+            for cache in (self.key_cache, self.value_cache)
+        )
+        query = self.turned(query, positions)
+        y = nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+        x = x + self.output(y.transpose(1, 2).reshape(1, rows, -1))
+        y = self.normed(x, 1)
+        return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+
+
+def test_every_fusion_can_be_left_out_and_changes_no_bits_that_it_keeps(tmp_path: pathlib.Path) -> None:
+    torch.manual_seed(11)
+    module = Decoder().eval()
+    rows = torch.export.Dim("rows", min=1, max=16)
+    request = statepack.ExportRequest(
+        module,
+        (torch.randn(1, 5, 32), torch.arange(5)),
+        dynamic_shapes=({1: rows}, {0: rows}),
+        input_names=["x", "positions"],
+        output_names=["y"],
+    )
+    request.run().save(str(tmp_path / "exported.pb"))
+    accepted = command("convert", tmp_path / "exported.pb", "--no-fuse", "nothing", expect=2).stderr
+    names = re.search(r"expected: (.*)", accepted)
+    assert names
+    assert set(names[1].split(", ")) == {*EXACT, *OTHERS}
+
+    steps = [(torch.randn(1, 5, 32), torch.arange(5))]
+    steps += [(torch.randn(1, 1, 32), torch.tensor([index])) for index in (5, 6)]
+    inputs = {
+        f"{name}.{index}": value
+        for index, step in enumerate(steps)
+        for name, value in zip(("x", "positions"), step, strict=True)
+    }
+    save_file(inputs, tmp_path / "in.safetensors")
+
+    def results(name: str, *arguments: str) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
+        bundle, report = tmp_path / f"{name}.statepack", tmp_path / f"{name}.json"
+        command("convert", tmp_path / "exported.pb", "--require-in-place", *arguments, "-o", bundle, "--report", report)
+        files = [tmp_path / f"{name}.{kind}.safetensors" for kind in ("out", "states")]
+        command(
+            "statepack", "run", bundle, "--inputs", tmp_path / "in.safetensors", "--outputs", files[0],
+            "--states-out", files[1],
+        )  # fmt: skip
+        counters = json.loads(report.read_text())["counters"]
+        fused = {
+            **counters.get("FuseOps", {}),
+            "output-layout": counters.get("PlanMemory", {}).get("chosen-layouts", 0),
+        }
+        return load_file(files[0]) | load_file(files[1]), {key: value for key, value in fused.items() if value}
+
+    fused, counts = results("fused")
+    with torch.no_grad():
+        for index, step in enumerate(steps):
+            agree(fused[f"y.{index}"], module(*step))
+    assert {*EXACT, *OTHERS} - {"all", "common-subexpressions", "identities"} <= set(counts)
+    for name in EXACT + OTHERS:
+        plain, left = results(name, "--no-fuse", name)
+        assert name == "all" or name not in left
+        assert name != "all" or not left
+        for key, value in fused.items():
+            if name in EXACT:
+                assert bits(plain[key]) == bits(value), f"{name} {key}"
+            else:
+                agree(plain[key], value)
+
+
 # Files that another exporter might write: the example's, changed and signed again.
 
 

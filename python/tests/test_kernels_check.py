@@ -158,6 +158,24 @@ BAD: list[tuple[str, list[Any], list[Any], list[int], list[float], str]] = [
     ("rotary_index_copy", [z(4, 2), z(1, 2, kind=L), z(2, 2), z(2), z(2)], [z(4, 2)], [0], [], "more than one axis"),
     ("rotary_index_copy", [z(4, 2), z(2, kind=L), z(2, 2), z(2), z(2)], [z(5, 2)], [0], [], "type or shape"),
     ("rotary_index_copy", [z(4, 2), z(2, kind=L), z(2, 2), z(3, 2), z(2)], [z(4, 2)], [0], [], "broadcast"),
+    ("linear_parts", [z(2, 3)], [z(2, 4)], [0], [], "number of operands"),
+    ("linear_parts", [z(2, 3), z(4, 3)], [z(2, 4)], [2], [], "neither 0 nor 1"),
+    ("linear_parts", [z(2, 3), z(4, 3), z(5, 3), z(4)], [z(2, 9)], [1], [], "differ in number"),
+    ("linear_parts", [z(2, 3), z(4, 3), z(5, 3), z(4), z(4)], [z(2, 9)], [1], [], "bias"),
+    ("linear_parts", [z(2, 3), z(4, 3), z(5, 2)], [z(2, 9)], [0], [], "inner axes"),
+    ("linear_parts", [z(2, 3), z(4, 3), z(5, 3)], [z(2, 8)], [0], [], "wrong shape"),
+    ("linear_parts", [z(2, 3), z(4, 3), z(5)], [z(2, 9)], [0], [], "matrix"),
+    ("linear_parts", [z(2, 3), z(4, 3), None], [z(2, 9)], [0], [], "absent"),
+    ("linear_parts", [z(2, 3), z(4, 3, kind=L)], [z(2, 4)], [0], [], "float32"),
+    ("linear_parts", [z(2, 3), *[z(1, 3)] * 17], [z(2, 17)], [0], [], "more than 16"),
+    ("linear_parts", [np.zeros((), F), z(1, 1)], [np.zeros((), F)], [0], [], "no axes"),
+    ("linear_gated", [z(2, 3), z(4, 3), z(4, 3), None, None], [z(2, 4)], [5], [], "activation"),
+    ("linear_gated", [z(2, 3), z(4, 3), z(5, 3), None, None], [z(2, 4)], [0], [], "different shapes"),
+    ("linear_gated", [z(2, 3), z(4, 3), z(4, 3), None, z(3)], [z(2, 4)], [0], [], "bias"),
+    ("linear_gated", [z(2, 3), z(4, 3), z(4, 3), None, None], [z(3, 4)], [0], [], "wrong shape"),
+    ("linear_add", [z(2, 3), z(4, 3), z(4), None], [z(2, 4)], [], [], "residual"),
+    ("linear_add", [z(2, 3), z(4, 3), z(2, 4, kind=L), None], [z(2, 4)], [], [], "residual"),
+    ("linear_add", [z(2, 3), z(4, 2), z(2, 4), None], [z(2, 4)], [], [], "inner axes"),
     ("index_put", [z(4, 3), z(2, 3)], [z(4, 3)], [0], [], "number of operands"),
     ("index_put", [z(4, 3), z(2, 4), z(2, kind=L)], [z(4, 3)], [0], [], "broadcast"),
     ("index_put", [z(4, 3), z(2, 3), z(2, kind=L)], [z(4, 3)], [2], [], "accumulate"),
@@ -233,7 +251,7 @@ def test_refuses(row: tuple[str, list[Any], list[Any], list[int], list[float], s
 def test_table_covers_every_kernel_with_rules_of_its_own() -> None:
     pointwise = {"add", "eq", "relu"}
     own = {path.stem for path in (library.ROOT / "Sources/CStatepackKernels/ref").glob("*.c")}
-    own -= {"reduce", "norm", "tile", "linear_many"}
+    own -= {"reduce", "norm", "tile", "linear_many", "linear_fused"}
     assert own | pointwise <= {row[0] for row in BAD}
 
 

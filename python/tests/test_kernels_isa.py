@@ -8,7 +8,18 @@ import sys
 import numpy as np
 import pytest
 
-KERNELS = ("linear", "sdpa", "exp", "silu", "sigmoid", "matmul", "softmax")
+KERNELS = (
+    "linear",
+    "linear_parts",
+    "linear_gated",
+    "linear_add",
+    "sdpa",
+    "exp",
+    "silu",
+    "sigmoid",
+    "matmul",
+    "softmax",
+)
 WORK = """
 import sys
 import numpy as np

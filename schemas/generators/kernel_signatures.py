@@ -19,6 +19,8 @@ def outputs(root: pathlib.Path) -> dict[str, str]:
         for key in ("ints", "floats"):
             if row[key]:
                 fields.append(f"{key}: {_strings(row[key])}")
+        if row.get("panels"):
+            fields.append(f"panels: {_strings(row['panels'])}")
         if "family" in row:
             fields.append(f"family: .{row['family']}")
         if row.get("fallible"):

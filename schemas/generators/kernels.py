@@ -79,6 +79,9 @@ def _pointwise(rows: list[Row]) -> str:
             "}",
             "",
         ]
+        if row.get("activation"):
+            pick = f"{name}_float32_pick()" if row.get("cost") == "vector" else f"{name}_float32"
+            lines += [f"sp_strip sp_{name}_strip(void) {{ return {pick}; }}", ""]
     return "\n".join(lines)
 
 
@@ -99,6 +102,8 @@ def _header(rows: list[Row]) -> str:
         lines.append(f"bool sp_{name}_run(const sp_call *call, sp_run *run);")
         if row.get("scratch"):
             lines.append(f"size_t sp_{name}_scratch(const sp_call *call, unsigned threads);")
+    lines += ["", "// The strips of activations, for kernels that apply one to what they computed."]
+    lines += [f"sp_strip sp_{row['name']}_strip(void);" for row in rows if row.get("activation")]
     return "\n".join([*lines, "", "#endif", ""])
 
 
@@ -114,7 +119,7 @@ def _table(rows: list[Row]) -> str:
         name = row["name"]
         fixed = [operand for operand in row["operands"] if not operand.endswith("*")]
         types = " | ".join(f"1 << {TYPES[dtype][2]}" for dtype in row["dtypes"])
-        panels = _bits(row, lambda operand, row=row: operand in row.get("panels", []))
+        panels = _bits(row, lambda operand, row=row: operand.rstrip("?*") in row.get("panels", []))
         lines += [
             f"static const sp_row {name}_row = {{.operands = {len(fixed)}, "
             f".list = {'true' if len(fixed) < len(row['operands']) else 'false'}, .results = {len(row['results'])}, "

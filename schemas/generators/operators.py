@@ -24,6 +24,9 @@ KERNEL_RULES = {
     "index_put": "indexPut",
     "cat": "concatenation",
     "rotary_index_copy": "rotaryIndexCopy",
+    "linear_parts": "linearParts",
+    "linear_gated": "linearGated",
+    "linear_add": "linearAdd",
 }
 
 

@@ -6,11 +6,7 @@
 // whatever stands beside it; where many rows go through oneDNN (onednn.h) that holds up to 15 rows.
 #include "linear.h"
 
-// Matrices smaller than this stay on the caller's thread.
-enum { SMALL_BYTES = 65536 };
-
-// The rows of a tensor: its leading axes seen as one, when they are evenly spaced and the last one is dense.
-static bool as_rows(const sp_tensor *t, int64_t *row_stride) {
+bool sp_linear_rows(const sp_tensor *t, int64_t *row_stride) {
   sp_walk walk;
   sp_walk_start(&walk, t->rank - 1, t->shape);
   if (walk.elements == 0) return false;
@@ -51,11 +47,11 @@ static layout layout_of(const sp_call *call) {
   const sp_tensor *a = call->operands[0], *weight = call->operands[1], *out = call->results[0];
   layout l = {.n = weight->shape[0], .k = weight->shape[1], .rows = 1};
   for (int32_t i = 0; i < a->rank - 1; i++) l.rows *= a->shape[i];
-  if (!as_rows(a, &l.a_row)) {
+  if (!sp_linear_rows(a, &l.a_row)) {
     l.a_row = l.k;
     l.a_copy = rounded(l.rows * l.k);
   }
-  if (!as_rows(out, &l.out_row)) {
+  if (!sp_linear_rows(out, &l.out_row)) {
     l.out_row = l.n;
     l.out_copy = rounded(l.rows * l.n);
   }
@@ -110,12 +106,15 @@ void sp_linear_tile(const sp_linear_job *job, int64_t row, int64_t rows, int64_t
   }
 }
 
-static void few_rows_chunk(void *context, size_t chunk) {
-  const sp_linear_job *job = context;
+bool sp_linear_are_few(const sp_linear_job *job) { return job->rows <= job->tiler->rows && job->rows <= 8; }
+
+void sp_linear_few_chunk(const sp_linear_job *job, size_t chunk) {
   const int64_t panel = (int64_t)chunk;
   const int64_t count = sp_min(job->stripes, sp_ceil_div(job->panels - panel, job->groups));
   sp_linear_tile(job, 0, job->rows, panel, job->groups, count, job->weight + panel * 16 * job->k);
 }
+
+static void few_rows_chunk(void *context, size_t chunk) { sp_linear_few_chunk(context, chunk); }
 
 bool sp_linear_run(const sp_call *call, sp_run *run) {
   const sp_tensor *a = call->operands[0], *weight = call->operands[1], *bias = call->operands[2];
@@ -150,8 +149,8 @@ bool sp_linear_run(const sp_call *call, sp_run *run) {
   }
   // A strided bias is rare and small: it is added at the end instead of by every chunk.
   if (bias && (bias->strides[0] == 1 || l.n == 1)) job.bias = bias->data;
-  sp_pool *const pool = l.k * job.panels * 64 < SMALL_BYTES && l.rows < 16 ? NULL : run->pool;
-  if (weight->layout == SP_PANEL_16 && l.rows <= job.tiler->rows && l.rows <= 8) {
+  sp_pool *const pool = l.k * job.panels * 64 < SP_LINEAR_SMALL && l.rows < 16 ? NULL : run->pool;
+  if (weight->layout == SP_PANEL_16 && sp_linear_are_few(&job)) {
     // As many stripes as fit, but enough chunks to share out.
     job.stripes = job.tiler->panels[l.rows];
     while (job.stripes > 1 && sp_ceil_div(job.panels, job.stripes) < 12) job.stripes--;

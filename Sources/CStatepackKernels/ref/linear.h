@@ -1,9 +1,13 @@
-// What the two halves of linear share: few rows (linear.c) and many rows (linear_many.c).
+// What the parts of linear share: few rows (linear.c), many rows (linear_many.c), and what is fused with it
+// (linear_fused.c).
 #ifndef STATEPACK_LINEAR_H
 #define STATEPACK_LINEAR_H
 
 #include "../onednn.h"
 #include "../tile.h"
+
+// Bytes of weights below which a call stays on the caller's thread.
+enum { SP_LINEAR_SMALL = 65536 };
 
 typedef struct sp_linear_job {
   const sp_tiler *tiler;
@@ -19,6 +23,15 @@ typedef struct sp_linear_job {
 
 // What runs of a valid call with many rows look up instead of making it.
 void sp_linear_many_prepare(const sp_call *call);
+
+// The rows of a tensor: its leading axes seen as one, when they are evenly spaced and the last one is dense.
+bool sp_linear_rows(const sp_tensor *t, int64_t *row_stride);
+
+// Few rows of packed weights: each of `groups` chunks has panels chunk, chunk + groups, ... (at most `stripes`), bias
+// included. More rows go to sp_linear_many.
+bool sp_linear_are_few(const sp_linear_job *job);
+void sp_linear_few_chunk(const sp_linear_job *job, size_t chunk);
+
 // Bytes of scratch per thread that sp_linear_many needs.
 size_t sp_linear_many_room(const sp_tensor *weight);
 // Any number of rows. Of the job, everything but what is for few rows is set; `room` is scratch.

@@ -1,3 +1,5 @@
+internal import StatepackBundle
+
 // Operators that only FuseOps makes.
 
 extension RuleInput {
@@ -42,6 +44,48 @@ extension CoreRules {
         try input.require(
             axis < source.rank - 1, "a rotary embedding cannot be written along its own axis",
             expected: "less than \(source.rank - 1)", found: "\(axis)")
+        return result
+    }
+
+    @Sendable static func linearParts(_ input: RuleInput) throws(RuleFailure) -> [ValueType] {
+        let a = try input.tensor("a")
+        try requireSupported(input, a.scalarType)
+        let isBiased = try input.flag("biases")
+        let given = try input.tensorList("weights").compactMap { $0 }
+        let count = isBiased ? given.count / 2 : given.count
+        try input.require(
+            (1...16).contains(count) && given.count == (isBiased ? 2 * count : count),
+            "a linear layer in parts has 1 to 16 weights, and a bias for each or none", found: "\(given.count)")
+        var columns = SizeExpression.zero
+        for index in 0..<count {
+            let shape = try input.linearShape(a, given[index], isBiased ? given[count + index] : nil)
+            columns = try input.checked { () throws(SizeExpression.Failure) in
+                try columns.plus(shape[shape.count - 1])
+            }
+        }
+        return [ValueType(a.scalarType, Array(a.shape.dropLast()) + [columns])]
+    }
+
+    @Sendable static func linearGated(_ input: RuleInput) throws(RuleFailure) -> [ValueType] {
+        let a = try input.tensor("a")
+        try requireSupported(input, a.scalarType)
+        let gate = try input.linearShape(a, input.tensor("gate"), input.optionalTensor("gate_bias"))
+        let up = try input.linearShape(a, input.tensor("up"), input.optionalTensor("up_bias"))
+        try input.require(
+            input.areEqual(gate, up), "the two weights of a gated layer differ", expected: input.text(gate),
+            found: input.text(up))
+        let activation = try input.integer("activation")
+        try input.require((0...4).contains(activation), "there is no such activation", found: "\(activation)")
+        return [ValueType(a.scalarType, up)]
+    }
+
+    @Sendable static func linearAdd(_ input: RuleInput) throws(RuleFailure) -> [ValueType] {
+        let result = try linear(input)
+        let residual = try input.tensor("residual")
+        try requireSameType(input, "residual", residual, as: result[0].scalarType)
+        try input.require(
+            input.areEqual(residual.shape, result[0].shape), "the residual does not have the shape of the result",
+            expected: input.text(result[0]), found: input.text(residual))
         return result
     }
 }
