@@ -69,6 +69,12 @@ BODY float largest_lane(lanes v) {
   v = larger(v, PAIR(v, v, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1));
   return v[0] > v[1] ? v[0] : v[1];
 }
+BODY float sum_of(lanes v) {
+  v += PAIR(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+  v += PAIR(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3);
+  v += PAIR(v, v, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1);
+  return v[0] + v[1];
+}
 #elif WIDTH == 8
 #define KEY(TILE, I) ((TILE) / 2 * 8 + (TILE) % 2 + ((I) == 0 ? 0 : (I) == 1 ? 4 : (I) == 2 ? 2 : 6))
 BODY lanes halves(lanes a, lanes b) {
@@ -90,6 +96,11 @@ BODY float largest_lane(lanes v) {
   v = larger(v, PAIR(v, v, 2, 3, 0, 1, 2, 3, 0, 1));
   return v[0] > v[1] ? v[0] : v[1];
 }
+BODY float sum_of(lanes v) {
+  v += PAIR(v, v, 4, 5, 6, 7, 0, 1, 2, 3);
+  v += PAIR(v, v, 2, 3, 0, 1, 2, 3, 0, 1);
+  return v[0] + v[1];
+}
 #else
 #define KEY(TILE, I) ((TILE) * 4 + ((I) == 0 ? 0 : (I) == 1 ? 2 : (I) == 2 ? 1 : 3))
 BODY lanes tile_of(lanes a, lanes b, lanes c, lanes d) {
@@ -103,6 +114,7 @@ BODY float largest_lane(lanes v) {
   v = larger(v, PAIR(v, v, 2, 3, 0, 1));
   return v[0] > v[1] ? v[0] : v[1];
 }
+BODY float sum_of(lanes v) { return (v[0] + v[1]) + (v[2] + v[3]); }
 #endif
 
 // Largest of n scores, n a multiple of 16. NaN is passed over; its weight is NaN anyway.
@@ -125,12 +137,6 @@ BODY lanes weigh(float *s, int64_t n, float largest, lanes sum) {
     store(s + j, weights);
     sum += weights;
   }
-  return sum;
-}
-
-BODY float sum_of(lanes v) {
-  float sum = 0;
-  for (int x = 0; x < WIDTH; x++) sum += v[x];
   return sum;
 }
 
@@ -456,6 +462,28 @@ BODY void product(const sp_tiler *tiler, int64_t rows, int64_t k, const float *a
     }
 }
 
+typedef float quad __attribute__((vector_size(16)));
+typedef float loose_quad __attribute__((vector_size(16), aligned(4)));
+
+// Four rows of keys as four neighbouring columns of a panel.
+BODY void turn_four(float *to, const float *keys, int64_t key_row, int64_t d) {
+  int64_t c = 0;
+  for (; c + 4 <= d; c += 4) {
+    quad row[4], pairs[4];
+    UNROLL for (int i = 0; i < 4; i++) row[i] = *(const loose_quad *)(keys + i * key_row + c);
+    pairs[0] = PAIR(row[0], row[1], 0, 4, 1, 5);
+    pairs[1] = PAIR(row[2], row[3], 0, 4, 1, 5);
+    pairs[2] = PAIR(row[0], row[1], 2, 6, 3, 7);
+    pairs[3] = PAIR(row[2], row[3], 2, 6, 3, 7);
+    *(loose_quad *)(to + c * 16) = PAIR(pairs[0], pairs[1], 0, 1, 4, 5);
+    *(loose_quad *)(to + c * 16 + 16) = PAIR(pairs[0], pairs[1], 2, 3, 6, 7);
+    *(loose_quad *)(to + c * 16 + 32) = PAIR(pairs[2], pairs[3], 0, 1, 4, 5);
+    *(loose_quad *)(to + c * 16 + 48) = PAIR(pairs[2], pairs[3], 2, 3, 6, 7);
+  }
+  for (; c < d; c++)
+    for (int i = 0; i < 4; i++) to[c * 16 + i] = keys[i * key_row + c];
+}
+
 TARGET static void many(void *context, size_t index) {
   sp_attention_job *job = context;
   const sp_attention *t = &job->t;
@@ -507,7 +535,10 @@ TARGET static void many(void *context, size_t index) {
     uint32_t special = 0;
     for (int64_t j = 0; j < panels * 16; j++) {
       float *to = kt + j / 16 * 16 * d + j % 16;
-      if (any >> j & 1) {
+      if (j % 4 == 0 && (any >> j & 15) == 15) {
+        turn_four(to, keys + (j0 + j) * ks[2], ks[2], d);
+        j += 3;
+      } else if (any >> j & 1) {
         const float *k = keys + (j0 + j) * ks[2];
         for (int64_t c = 0; c < d; c++) to[c * 16] = k[c];
       } else {
