@@ -69,9 +69,15 @@ let package = Package(
         .testTarget(
             name: "CompilerTests",
             dependencies: ["StatepackCompiler", "StatepackIR", "StatepackBundle", "StatepackDiagnostics", "ExactTexts"]),
+        // Malloc of the test program, which counts on request.
+        .target(name: "AllocationMeter", path: "Tests/AllocationMeter"),
         .testTarget(
             name: "RuntimeTests",
-            dependencies: ["Statepack", "StatepackBundle", "StatepackDiagnostics", "CStatepackKernels", "ExactTexts"]),
+            dependencies: [
+                "Statepack", "StatepackBundle", "StatepackDiagnostics", "CStatepackKernels", "ExactTexts",
+                "AllocationMeter",
+            ],
+            exclude: ["AllocationBudget.json"]),
         // Imports Statepack alone, as a user does.
         .testTarget(name: "PublicInterfaceTests", dependencies: ["Statepack"]),
         .testTarget(

@@ -20,7 +20,7 @@ public struct AIModel: Sendable {
     /// Opens a bundle.
     ///
     /// Reads the header and the program, a few milliseconds; weights are mapped and read when a run needs them.
-    /// `options.verifyChecksums` reads the whole file once.
+    /// `options.verifyChecksums` reads the whole file once, and `options.prefaultsWeights` all weights.
     ///
     /// Throws a ``StatepackError`` with everything that is wrong with the file, `E05…`.
     public init(contentsOf modelURL: URL, options: SpecializationOptions = .default) async throws {
@@ -42,6 +42,7 @@ public struct AIModel: Sendable {
             let findings = bundle.checksumFindings()
             if !findings.isEmpty { throw StatepackError(findings) }
         }
+        if options.prefaultsWeights && !options.copyWeights { MappedPages.prefault(bundle.weights) }
         self.init(
             bundle.program, weights: bundle.weights, owner: bundle, sources: bundle.sources, options: options)
     }

@@ -77,6 +77,17 @@ struct ProgramBuilder {
         return value(program.tensors[index].scalarType, shape.map { SizeExpression($0) }, .tensor(index))
     }
 
+    /// A float32 weight of zeros that are not in `weights`: whoever writes the bundle puts them there, before all others.
+    mutating func hole(_ name: String, _ shape: [Int]) -> Int {
+        precondition(weights.isEmpty, "holes come first")
+        let length = shape.reduce(4, *)
+        program.tensors.append(
+            BundleProgram.Tensor(
+                name: name, scalarType: .float32, shape: shape, layout: .rowMajor,
+                offset: program.tensors.last.map { $0.offset + $0.length } ?? 0, length: length))
+        return value(.float32, shape.map { SizeExpression($0) }, .tensor(program.tensors.count - 1))
+    }
+
     mutating func temporary(_ type: ScalarType, _ shape: [SizeExpression]) -> Int {
         value(type, shape, .arena(first: -1, last: -1))
     }

@@ -3,20 +3,20 @@ extension NDArray {
     public struct MutableRawView: ~Copyable, ~Escapable {
         let base: UnsafeMutableRawPointer
         public let scalarType: ScalarType
-        let shapeArray: [Int]
-        let stridesArray: [Int]
+        let lengths: AxisList
+        let steps: AxisList
         let storage: Unmanaged<ArrayStorage>?
         let copiedByteCount: Int
 
         @_lifetime(immortal)
         init(
-            base: UnsafeMutableRawPointer, scalarType: ScalarType, shape: [Int], strides: [Int],
+            base: UnsafeMutableRawPointer, scalarType: ScalarType, shape: AxisList, strides: AxisList,
             storage: Unmanaged<ArrayStorage>?, copiedByteCount: Int
         ) {
             self.base = base
             self.scalarType = scalarType
-            shapeArray = shape
-            stridesArray = strides
+            lengths = shape
+            steps = strides
             self.storage = storage
             self.copiedByteCount = copiedByteCount
         }
@@ -29,6 +29,7 @@ extension NDArray {
             mutableBytes: consuming MutableRawSpan, byteOffset: Int = 0, scalarType: ScalarType, shape: [Int],
             strides: [Int] = []
         ) {
+            let shape = AxisList(shape)
             let strides = RawView.checkedStrides(
                 strides, shape: shape, scalarType: scalarType, byteOffset: byteOffset,
                 byteCount: mutableBytes.byteCount)
@@ -41,12 +42,12 @@ extension NDArray {
         }
 
         public var shape: Span<Int> {
-            @_lifetime(borrow self) borrowing get { _overrideLifetime(shapeArray.span, borrowing: self) }
+            @_lifetime(borrow self) borrowing get { _overrideLifetime(lengths.span, borrowing: self) }
         }
 
         /// In elements.
         public var strides: Span<Int> {
-            @_lifetime(borrow self) borrowing get { _overrideLifetime(stridesArray.span, borrowing: self) }
+            @_lifetime(borrow self) borrowing get { _overrideLifetime(steps.span, borrowing: self) }
         }
 
         /// Always nil; see ``NDArray/interleaveLayout``.
@@ -55,7 +56,7 @@ extension NDArray {
         /// The bytes from the first to behind the last element. Use one at a time.
         public var mutableBytes: MutableRawSpan {
             @_lifetime(copy self) get {
-                let count = NDArray.byteCount(shape: shapeArray, strides: stridesArray, scalarType: scalarType) ?? 0
+                let count = NDArray.byteCount(shape: lengths, strides: steps, scalarType: scalarType) ?? 0
                 return _overrideLifetime(MutableRawSpan(_unsafeStart: base, byteCount: count), copying: self)
             }
         }
@@ -66,7 +67,7 @@ extension NDArray {
             NDArray.requireElement(type, of: scalarType)
             return _overrideLifetime(
                 MutableView(
-                    base: base, shape: shapeArray, strides: stridesArray, storage: storage,
+                    base: base, shape: lengths, strides: steps, storage: storage,
                     copiedByteCount: copiedByteCount),
                 copying: self)
         }
@@ -75,7 +76,7 @@ extension NDArray {
         public consuming func withUnsafeMutableBytes<R, E: Error>(
             _ body: (UnsafeMutableRawPointer, _ shape: Span<Int>, _ strides: Span<Int>) throws(E) -> R
         ) throws(E) -> R {
-            let (start, shape, strides) = (base, shapeArray, stridesArray)
+            let (start, shape, strides) = (base, lengths, steps)
             return try body(start, shape.span, strides.span)
         }
 
@@ -84,7 +85,7 @@ extension NDArray {
             @_lifetime(borrow self) borrowing get {
                 _overrideLifetime(
                     RawView(
-                        base: UnsafeRawPointer(base), scalarType: scalarType, shape: shapeArray, strides: stridesArray,
+                        base: UnsafeRawPointer(base), scalarType: scalarType, shape: lengths, strides: steps,
                         storage: storage),
                     borrowing: self)
             }
@@ -94,9 +95,9 @@ extension NDArray {
         @_lifetime(copy self)
         @_disfavoredOverload
         public consuming func slice(at ranges: [any NDArray.RangeExpression]) -> MutableRawView {
-            let part = SliceGeometry(shape: shapeArray, strides: stridesArray, count: ranges.count) { ranges[$0] }
+            let part = SliceGeometry(shape: lengths, strides: steps, count: ranges.count) { ranges[$0] }
             return _overrideLifetime(
-                Self.part(part, base, scalarType, stridesArray, storage, copiedByteCount), copying: self)
+                Self.part(part, base, scalarType, steps, storage, copiedByteCount), copying: self)
         }
 
         /// A part of the view, of the same rank. Axes without a range stay whole. Traps when a range leaves its axis.
@@ -104,18 +105,18 @@ extension NDArray {
         public consuming func slice<let indexRank: Int>(
             at ranges: [indexRank of any NDArray.RangeExpression]
         ) -> MutableRawView {
-            let part = SliceGeometry(shape: shapeArray, strides: stridesArray, count: indexRank) { ranges[$0] }
+            let part = SliceGeometry(shape: lengths, strides: steps, count: indexRank) { ranges[$0] }
             return _overrideLifetime(
-                Self.part(part, base, scalarType, stridesArray, storage, copiedByteCount), copying: self)
+                Self.part(part, base, scalarType, steps, storage, copiedByteCount), copying: self)
         }
 
         /// A part of the view, which cannot be used itself until the part is no longer used.
         @_lifetime(&self)
         @_disfavoredOverload
         public mutating func mutatingSlice(at ranges: [any NDArray.RangeExpression]) -> MutableRawView {
-            let part = SliceGeometry(shape: shapeArray, strides: stridesArray, count: ranges.count) { ranges[$0] }
+            let part = SliceGeometry(shape: lengths, strides: steps, count: ranges.count) { ranges[$0] }
             return _overrideLifetime(
-                Self.part(part, base, scalarType, stridesArray, storage, copiedByteCount), mutating: &self)
+                Self.part(part, base, scalarType, steps, storage, copiedByteCount), mutating: &self)
         }
 
         /// A part of the view, which cannot be used itself until the part is no longer used.
@@ -123,14 +124,14 @@ extension NDArray {
         public mutating func mutatingSlice<let indexRank: Int>(
             at ranges: [indexRank of any NDArray.RangeExpression]
         ) -> MutableRawView {
-            let part = SliceGeometry(shape: shapeArray, strides: stridesArray, count: indexRank) { ranges[$0] }
+            let part = SliceGeometry(shape: lengths, strides: steps, count: indexRank) { ranges[$0] }
             return _overrideLifetime(
-                Self.part(part, base, scalarType, stridesArray, storage, copiedByteCount), mutating: &self)
+                Self.part(part, base, scalarType, steps, storage, copiedByteCount), mutating: &self)
         }
 
         @_lifetime(immortal)
         private static func part(
-            _ geometry: SliceGeometry, _ base: UnsafeMutableRawPointer, _ scalarType: ScalarType, _ strides: [Int],
+            _ geometry: SliceGeometry, _ base: UnsafeMutableRawPointer, _ scalarType: ScalarType, _ strides: AxisList,
             _ storage: Unmanaged<ArrayStorage>?, _ copiedByteCount: Int
         ) -> MutableRawView {
             MutableRawView(

@@ -43,11 +43,11 @@ extension NDArray.RangeExpression where Self == _AllRange {
 
 /// The shape of a slice and where its first element lies, in elements.
 struct SliceGeometry {
-    var shape: [Int]
+    var shape: AxisList
     var offset: Int
 
     /// Traps when a range leaves its axis, or when there are more ranges than axes. Axes without a range stay whole.
-    init(shape: [Int], strides: [Int], count: Int, range: (Int) -> any NDArray.RangeExpression) {
+    init(shape: AxisList, strides: AxisList, count: Int, range: (Int) -> any NDArray.RangeExpression) {
         precondition(count <= shape.count, "a slice of \(count) ranges of an array of \(shape.count) axes")
         self.shape = shape
         offset = 0

@@ -3,19 +3,19 @@ extension NDArray {
     public struct RawView: ~Escapable {
         let base: UnsafeRawPointer
         public let scalarType: ScalarType
-        let shapeArray: [Int]
-        let stridesArray: [Int]
+        let lengths: AxisList
+        let steps: AxisList
         let storage: Unmanaged<ArrayStorage>?
 
         @_lifetime(immortal)
         init(
-            base: UnsafeRawPointer, scalarType: ScalarType, shape: [Int], strides: [Int],
+            base: UnsafeRawPointer, scalarType: ScalarType, shape: AxisList, strides: AxisList,
             storage: Unmanaged<ArrayStorage>?
         ) {
             self.base = base
             self.scalarType = scalarType
-            shapeArray = shape
-            stridesArray = strides
+            lengths = shape
+            steps = strides
             self.storage = storage
         }
 
@@ -24,6 +24,7 @@ extension NDArray {
         /// Traps when an element of the view would lie outside the bytes.
         @_lifetime(copy bytes)
         public init(bytes: RawSpan, byteOffset: Int = 0, scalarType: ScalarType, shape: [Int], strides: [Int] = []) {
+            let shape = AxisList(shape)
             let strides = Self.checkedStrides(
                 strides, shape: shape, scalarType: scalarType, byteOffset: byteOffset, byteCount: bytes.byteCount)
             let start = bytes.withUnsafeBytes { $0.baseAddress }
@@ -35,20 +36,20 @@ extension NDArray {
         }
 
         static func checkedStrides(
-            _ strides: [Int], shape: [Int], scalarType: ScalarType, byteOffset: Int, byteCount: Int
-        ) -> [Int] {
+            _ strides: [Int], shape: AxisList, scalarType: ScalarType, byteOffset: Int, byteCount: Int
+        ) -> AxisList {
             precondition(byteOffset >= 0 && byteOffset <= byteCount, "offset \(byteOffset) of \(byteCount) bytes")
             let capacity = (byteCount - byteOffset) * 8 / scalarType.bitWidth
             return View<UInt8>.checkedStrides(strides, shape: shape, capacity: capacity)
         }
 
         public var shape: Span<Int> {
-            @_lifetime(borrow self) borrowing get { _overrideLifetime(shapeArray.span, borrowing: self) }
+            @_lifetime(borrow self) borrowing get { _overrideLifetime(lengths.span, borrowing: self) }
         }
 
         /// In elements.
         public var strides: Span<Int> {
-            @_lifetime(borrow self) borrowing get { _overrideLifetime(stridesArray.span, borrowing: self) }
+            @_lifetime(borrow self) borrowing get { _overrideLifetime(steps.span, borrowing: self) }
         }
 
         /// Always nil; see ``NDArray/interleaveLayout``.
@@ -57,7 +58,7 @@ extension NDArray {
         /// The bytes from the first to behind the last element.
         public var bytes: RawSpan {
             @_lifetime(copy self) borrowing get {
-                let count = NDArray.byteCount(shape: shapeArray, strides: stridesArray, scalarType: scalarType) ?? 0
+                let count = NDArray.byteCount(shape: lengths, strides: steps, scalarType: scalarType) ?? 0
                 return _overrideLifetime(RawSpan(_unsafeStart: base, byteCount: count), copying: self)
             }
         }
@@ -66,7 +67,7 @@ extension NDArray {
         public func withUnsafeBytes<R, E: Error>(
             _ body: (UnsafeRawPointer, _ shape: Span<Int>, _ strides: Span<Int>) throws(E) -> R
         ) throws(E) -> R {
-            try body(base, shapeArray.span, stridesArray.span)
+            try body(base, lengths.span, steps.span)
         }
 
         /// The same bytes as elements. Traps when `type` does not match ``scalarType``.
@@ -74,20 +75,20 @@ extension NDArray {
         public consuming func view<T: BitwiseCopyable>(as type: T.Type = T.self) -> View<T> {
             NDArray.requireElement(type, of: scalarType)
             return _overrideLifetime(
-                View(base: base, shape: shapeArray, strides: stridesArray, storage: storage), copying: self)
+                View(base: base, shape: lengths, strides: steps, storage: storage), copying: self)
         }
 
         /// A part of the view, of the same rank. Axes without a range stay whole. Traps when a range leaves its axis.
         @_lifetime(copy self)
         @_disfavoredOverload
         public func slice(at ranges: [any NDArray.RangeExpression]) -> RawView {
-            sliced(SliceGeometry(shape: shapeArray, strides: stridesArray, count: ranges.count) { ranges[$0] })
+            sliced(SliceGeometry(shape: lengths, strides: steps, count: ranges.count) { ranges[$0] })
         }
 
         /// A part of the view, of the same rank. Axes without a range stay whole. Traps when a range leaves its axis.
         @_lifetime(copy self)
         public func slice<let indexRank: Int>(at ranges: [indexRank of any NDArray.RangeExpression]) -> RawView {
-            sliced(SliceGeometry(shape: shapeArray, strides: stridesArray, count: indexRank) { ranges[$0] })
+            sliced(SliceGeometry(shape: lengths, strides: steps, count: indexRank) { ranges[$0] })
         }
 
         @_lifetime(copy self)
@@ -95,7 +96,7 @@ extension NDArray {
             _overrideLifetime(
                 RawView(
                     base: base.advanced(by: scalarType.byteOffset(element: geometry.offset)), scalarType: scalarType,
-                    shape: geometry.shape, strides: stridesArray, storage: storage),
+                    shape: geometry.shape, strides: steps, storage: storage),
                 copying: self)
         }
     }

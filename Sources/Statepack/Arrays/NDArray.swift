@@ -102,7 +102,8 @@ public struct NDArray: @unchecked Sendable {
         Self.requireElement(type, of: scalarType)
         return _overrideLifetime(
             View(
-                base: UnsafeRawPointer(storage.base), shape: shape, strides: strides, storage: .passUnretained(storage)),
+                base: UnsafeRawPointer(storage.base), shape: AxisList(shape), strides: AxisList(strides),
+                storage: .passUnretained(storage)),
             borrowing: self)
     }
 
@@ -128,7 +129,8 @@ public struct NDArray: @unchecked Sendable {
         let copied = makeUnique()
         return _overrideLifetime(
             MutableView(
-                base: storage.base, shape: shape, strides: strides, storage: .passUnretained(storage),
+                base: storage.base, shape: AxisList(shape), strides: AxisList(strides),
+                storage: .passUnretained(storage),
                 copiedByteCount: copied),
             mutating: &self)
     }
@@ -139,7 +141,8 @@ public struct NDArray: @unchecked Sendable {
         storage.requireIdle()
         return _overrideLifetime(
             RawView(
-                base: UnsafeRawPointer(storage.base), scalarType: scalarType, shape: shape, strides: strides,
+                base: UnsafeRawPointer(storage.base), scalarType: scalarType, shape: AxisList(shape),
+                strides: AxisList(strides),
                 storage: .passUnretained(storage)),
             borrowing: self)
     }
@@ -151,7 +154,7 @@ public struct NDArray: @unchecked Sendable {
         let copied = makeUnique()
         return _overrideLifetime(
             MutableRawView(
-                base: storage.base, scalarType: scalarType, shape: shape, strides: strides,
+                base: storage.base, scalarType: scalarType, shape: AxisList(shape), strides: AxisList(strides),
                 storage: .passUnretained(storage), copiedByteCount: copied),
             mutating: &self)
     }
@@ -171,10 +174,13 @@ public struct NDArray: @unchecked Sendable {
     }
 
     /// Bytes from the first to behind the last element. Nil on overflow.
-    static func byteCount(shape: [Int], strides: [Int], scalarType: ScalarType) -> Int? {
+    static func byteCount(
+        shape: some AxisNumbers, strides: some AxisNumbers, scalarType: ScalarType
+    ) -> Int? {
         guard let reach = try? StridedLayout.reach(shape: shape, strides: strides) else {
             // Either empty or too large; an empty one has a zero among its lengths.
-            return shape.contains(0) ? 0 : nil
+            for axis in 0..<shape.count where shape[axis] == 0 { return 0 }
+            return nil
         }
         let (count, overflow) = reach.upperBound.addingReportingOverflow(1)
         return overflow ? nil : scalarType.byteCount(elements: count)

@@ -1,10 +1,12 @@
 /// Arithmetic on shapes and strides. Strides count elements.
 enum StridedLayout {
     /// Row-major strides without padding. Nil when the number of elements does not fit an `Int`.
-    static func rowMajorStrides(_ shape: [Int]) -> [Int]? {
-        var strides = [Int](repeating: 1, count: shape.count)
+    static func rowMajorStrides(_ shape: [Int]) -> [Int]? { rowMajorSteps(shape)?.array }
+
+    static func rowMajorSteps(_ shape: some AxisNumbers) -> AxisList? {
+        var strides = AxisList(repeating: 1, count: shape.count)
         var step = 1
-        for axis in shape.indices.reversed() {
+        for axis in (0..<shape.count).reversed() {
             strides[axis] = step
             let (product, overflow) = step.multipliedReportingOverflow(by: max(shape[axis], 1))
             if overflow { return nil }
@@ -14,9 +16,10 @@ enum StridedLayout {
     }
 
     /// Number of elements. Nil on overflow or for a negative length.
-    static func elementCount(_ shape: [Int]) -> Int? {
+    static func elementCount(_ shape: some AxisNumbers) -> Int? {
         var count = 1
-        for length in shape {
+        for axis in 0..<shape.count {
+            let length = shape[axis]
             if length < 0 { return nil }
             let (product, overflow) = count.multipliedReportingOverflow(by: length)
             if overflow { return nil }
@@ -27,10 +30,13 @@ enum StridedLayout {
 
     /// The lowest and highest offset that an element of the view has, in elements from its first one.
     /// Nil when it has no element; throws on overflow.
-    static func reach(shape: [Int], strides: [Int], offset: Int = 0) throws(SizeOverflow) -> ClosedRange<Int>? {
+    static func reach(
+        shape: some AxisNumbers, strides: some AxisNumbers, offset: Int = 0
+    ) throws(SizeOverflow) -> ClosedRange<Int>? {
         var low = offset
         var high = offset
-        for (length, stride) in zip(shape, strides) {
+        for axis in 0..<shape.count {
+            let (length, stride) = (shape[axis], strides[axis])
             if length <= 0 { return nil }
             let (span, overflow) = (length - 1).multipliedReportingOverflow(by: stride)
             if overflow { throw SizeOverflow() }
@@ -42,10 +48,10 @@ enum StridedLayout {
     }
 
     /// True when the elements lie one after another in row-major order. Axes of length 1 may have any stride.
-    static func isRowMajor(shape: [Int], strides: [Int]) -> Bool {
+    static func isRowMajor(shape: some AxisNumbers, strides: some AxisNumbers) -> Bool {
         var step = 1
         var isDense = true
-        for axis in shape.indices.reversed() {
+        for axis in (0..<shape.count).reversed() {
             let length = shape[axis]
             if length == 0 { return true }
             if length != 1 && strides[axis] != step { isDense = false }
@@ -56,7 +62,7 @@ enum StridedLayout {
 
     /// The elements in row-major order.
     static func scalars<Element: BitwiseCopyable>(
-        from base: UnsafeRawPointer, shape: [Int], strides: [Int]
+        from base: UnsafeRawPointer, shape: some AxisNumbers, strides: some AxisNumbers
     ) -> [Element] {
         let count = elementCount(shape) ?? 0
         return [Element](unsafeUninitializedCapacity: count) { buffer, initializedCount in
@@ -76,9 +82,9 @@ enum StridedLayout {
     }
 
     /// Calls `body` with the offset of each element in row-major order, in elements.
-    static func forEachOffset(shape: [Int], strides: [Int], _ body: (Int) -> Bool) {
+    static func forEachOffset(shape: some AxisNumbers, strides: some AxisNumbers, _ body: (Int) -> Bool) {
         guard let count = elementCount(shape), count > 0 else { return }
-        var index = [Int](repeating: 0, count: shape.count)
+        var index = AxisList(repeating: 0, count: shape.count)
         var offset = 0
         for _ in 0..<count {
             if !body(offset) { return }

@@ -26,6 +26,6 @@ package struct ArenaFigures: Sendable {
     ///
     /// Costs what the first run of these sizes costs before its first instruction.
     package func byteCount(ofFunction index: Int, symbols: [Int]) throws -> Int {
-        try Specialization(of: functions[index], symbols: symbols).arenaByteCount
+        try functions[index].specialization(for: symbols).arenaByteCount
     }
 }

@@ -5,17 +5,32 @@ import StatepackDiagnostics
 /// One run from its arguments to its outputs. Reused by later runs of the function, so that a step in steady state
 /// finds its lists allocated.
 ///
+/// A run costs a few comparisons for each argument and each of its axes besides its instructions, and nothing that grows
+/// faster than the number of arguments: names are looked for where the last run found them, and addresses are sorted
+/// from the order they had then.
+///
 /// Used by one thread at a time: the caller binds, a runner or the caller executes, the caller finishes.
 final class Call: @unchecked Sendable {
-    // The function outlives its calls: it is what keeps the idle ones.
-    unowned let program: FunctionProgram
+    // The function outlives its calls: it is what keeps the idle ones, and every run holds it.
+    unowned(unsafe) let program: FunctionProgram
     var continuation: UnsafeContinuation<Void, Never>?
     var next: Call?
 
-    // One per slot of the function.
-    private var inputs: [Argument?]
-    private var states: [Argument?]
-    private var outputs: [Argument?]
+    /// What was given for a slot of the function.
+    private struct Bound {
+        /// Nil when nothing was. In the caller's list, which outlives the run.
+        var argument: UnsafeMutablePointer<Argument>?
+        /// Where the run finds the elements.
+        var base: UnsafeMutableRawPointer
+    }
+
+    private let slotCount: Int
+    /// By slot: states, then outputs, then inputs.
+    private let bound: UnsafeMutablePointer<Bound>
+    /// The slot that the last run gave the argument at the same position of the same list.
+    private let hints: UnsafeMutablePointer<Int>
+    /// The slots by address, as they were in the last run.
+    private let order: UnsafeMutablePointer<Int>
     private var symbols: [Int]
     private var isKnown: [Bool]
     private var findings: [Diagnostic] = []
@@ -27,20 +42,34 @@ final class Call: @unchecked Sendable {
 
     init(of program: FunctionProgram) {
         self.program = program
-        inputs = Array(repeating: nil, count: program.inputs.count)
-        states = Array(repeating: nil, count: program.states.count)
-        outputs = Array(repeating: nil, count: program.outputs.count)
-        symbols = program.model.bundle.symbols.map(\.min)
+        slotCount = program.slots.count
+        bound = .allocate(capacity: slotCount)
+        bound.initialize(repeating: Self.nothing, count: slotCount)
+        hints = .allocate(capacity: slotCount)
+        order = .allocate(capacity: slotCount)
+        for slot in 0..<slotCount {
+            (hints + slot).initialize(to: slot)
+            (order + slot).initialize(to: slot)
+        }
+        symbols = program.symbolMinima
         isKnown = Array(repeating: false, count: symbols.count)
+    }
+
+    deinit {
+        bound.deallocate()
+        hints.deallocate()
+        order.deallocate()
+    }
+
+    private static var nothing: Bound {
+        Bound(argument: nil, base: UnsafeMutableRawPointer(mutating: emptyBase))
     }
 
     /// Lets go of everything that belongs to the run that ended.
     func reset() {
-        for index in inputs.indices { inputs[index] = nil }
-        for index in states.indices { states[index] = nil }
-        for index in outputs.indices { outputs[index] = nil }
+        bound.update(repeating: Self.nothing, count: slotCount)
         for index in symbols.indices {
-            symbols[index] = program.model.bundle.symbols[index].min
+            symbols[index] = program.symbolMinima[index]
             isKnown[index] = false
         }
         findings.removeAll(keepingCapacity: true)
@@ -54,45 +83,50 @@ final class Call: @unchecked Sendable {
 
     /// Checks every argument against the function and against each other. Writes nothing.
     ///
-    /// Throws all findings at once, as a `StatepackError`.
+    /// The lists, and the arrays in them, must live until the run is finished. Throws all findings at once, as a
+    /// `StatepackError`.
     func bind(
         _ inputList: borrowing ArgumentList, states stateList: borrowing ArgumentList,
         outputViews outputList: borrowing ArgumentList
     ) throws {
-        assign(inputList, as: .input, to: program.inputs, in: &inputs)
-        assign(stateList, as: .state, to: program.states, in: &states)
-        assign(outputList, as: .output, to: program.outputs, in: &outputs)
-        requireAll(program.inputs, in: inputs)
-        requireAll(program.states, in: states)
-        readSymbols()
-        for (index, slot) in program.inputs.enumerated() { check(inputs[index], slot) }
-        for (index, slot) in program.states.enumerated() { check(states[index], slot) }
-        for (index, slot) in program.outputs.enumerated() { check(outputs[index], slot) }
-        checkOwners()
-        if findings.isEmpty { checkOverlaps() }
+        assign(inputList, as: .input, to: program.inputSlots)
+        assign(stateList, as: .state, to: program.stateSlots)
+        assign(outputList, as: .output, to: program.outputSlots)
+        requireAll(program.inputSlots)
+        requireAll(program.stateSlots)
+        let allKnown = readSymbols()
+        for slot in program.inputSlots { check(slot, allKnown) }
+        for slot in program.stateSlots { check(slot, allKnown) }
+        for slot in program.outputSlots { check(slot, allKnown) }
+        for slot in program.inputSlots { checkOwner(slot) }
+        for slot in program.stateSlots { checkClaim(slot) }
+        for slot in program.outputSlots { checkClaim(slot) }
+        if findings.isEmpty && sharesBytes() { reportOverlaps() }
         if !findings.isEmpty { throw StatepackError(findings) }
         if let context = program.context { try check(context) }
-        for index in states.indices { countCopy(states[index]!) }
-        for case .some(let output) in outputs { countCopy(output) }
+        for slot in 0..<program.inputSlots.lowerBound {
+            if let argument = bound[slot].argument { countCopy(argument) }
+        }
     }
 
     /// Refuses positions that a state has no row for. The one check that reads what an input holds.
     private func check(_ context: FunctionProgram.Context) throws(StatepackError) {
         var capacity = Int.max
-        var smallest = context.axes[0]
-        for axis in context.axes {
-            let length = states[axis.state]!.shape[axis.axis]
-            if length < capacity { (capacity, smallest) = (length, axis) }
+        var smallest = 0
+        for index in context.axes.indices {
+            let axis = context.axes[index]
+            let length = bound[program.stateSlots.lowerBound + axis.state].argument!.pointee.shape[axis.axis]
+            if length < capacity { (capacity, smallest) = (length, index) }
         }
-        let range = PositionRange(of: inputs[context.positions]!, capacity: capacity)
-        guard let position = range.firstOutside else { return }
-        throw program.contextError(position, capacity: capacity, of: smallest)
+        let positions = bound[program.inputSlots.lowerBound + context.positions].argument!
+        guard let position = PositionRange(of: positions, capacity: capacity).firstOutside else { return }
+        throw program.contextError(position, capacity: capacity, of: context.axes[smallest])
     }
 
-    private func countCopy(_ argument: Argument) {
-        if argument.copiedByteCount == 0 { return }
+    private func countCopy(_ argument: UnsafeMutablePointer<Argument>) {
+        if argument.pointee.copiedByteCount == 0 { return }
         statistics.copyOnWriteCopies += 1
-        statistics.copyOnWriteBytes += argument.copiedByteCount
+        statistics.copyOnWriteBytes += argument.pointee.copiedByteCount
     }
 
     private func report(
@@ -105,26 +139,34 @@ final class Call: @unchecked Sendable {
     }
 
     private func assign(
-        _ list: borrowing ArgumentList, as role: FunctionProgram.Role, to slots: [FunctionProgram.Slot],
-        in bound: inout [Argument?]
+        _ list: borrowing ArgumentList, as role: FunctionProgram.Role, to slots: Range<Int>
     ) {
+        if list.count == 0 { return }
+        let elements = list.elements
         for position in 0..<list.count {
-            let argument = list[position]
-            guard let index = slots.firstIndex(where: { $0.name == argument.name }) else {
-                reportUnknown(argument.name, role, slots)
-                continue
+            let argument = elements + position
+            let hint = position < slots.count ? hints[slots.lowerBound + position] : -1
+            var index = hint
+            if hint < 0 || program.slots[hint].name != argument.pointee.name {
+                guard let found = slots.first(where: { program.slots[$0].name == argument.pointee.name }) else {
+                    reportUnknown(argument.pointee.name, role, slots)
+                    continue
+                }
+                index = found
+                if position < slots.count { hints[slots.lowerBound + position] = found }
             }
-            if bound[index] != nil {
+            if bound[index].argument != nil {
                 report(
-                    .duplicateArgument, "\(role) `\(argument.name)` is given twice",
+                    .duplicateArgument, "\(role) `\(argument.pointee.name)` is given twice",
                     expected: "one array", found: "two arrays")
                 continue
             }
-            bound[index] = argument
+            bound[index] = Bound(argument: argument, base: argument.pointee.base)
         }
     }
 
-    private func reportUnknown(_ name: String, _ role: FunctionProgram.Role, _ slots: [FunctionProgram.Slot]) {
+    private func reportUnknown(_ name: String, _ role: FunctionProgram.Role, _ range: Range<Int>) {
+        let slots = program.slots[range]
         let groups = [program.inputs, program.states, program.outputs]
         var hint: String?
         if let other = groups.joined().first(where: { $0.name == name }) {
@@ -143,8 +185,9 @@ final class Call: @unchecked Sendable {
             expected: slots.isEmpty ? "no \(role)" : slots.map(\.name).joined(separator: ", "), found: name, hint: hint)
     }
 
-    private func requireAll(_ slots: [FunctionProgram.Slot], in bound: [Argument?]) {
-        for (index, slot) in slots.enumerated() where bound[index] == nil {
+    private func requireAll(_ slots: Range<Int>) {
+        for index in slots where bound[index].argument == nil {
+            let slot = program.slots[index]
             report(
                 .missingArgument, "\(slot.role) `\(slot.name)` is missing", expected: "`\(slot.name)`: \(slot.text)",
                 found: "no \(slot.role) of that name",
@@ -153,104 +196,126 @@ final class Call: @unchecked Sendable {
         }
     }
 
-    /// Reads the value of each symbol where the function says it comes from, and checks its bounds.
-    private func readSymbols() {
-        let bundle = program.model.bundle
-        for source in program.function.symbolSources {
+    /// Reads the value of each symbol where the function says it comes from, and checks its bounds. False when an input
+    /// that says it is missing.
+    private func readSymbols() -> Bool {
+        var allKnown = true
+        for index in program.symbolSources.indices {
+            let source = program.symbolSources[index]
+            let slot = program.inputSlots.lowerBound + source.input
             // An array of another rank says nothing about the symbol; it is reported for its shape.
-            guard let input = inputs[source.input], input.shape.count == program.inputs[source.input].shape.count
-            else { continue }
-            let value = input.shape[source.axis]
-            let symbol = bundle.symbols[source.symbol]
+            guard let input = bound[slot].argument, input.pointee.shape.count == program.expectations[slot].rank else {
+                allKnown = false
+                continue
+            }
+            let value = input.pointee.shape[source.axis]
             symbols[source.symbol] = value
             isKnown[source.symbol] = true
-            if value < symbol.min || value > symbol.max {
+            if value < source.minimum || value > source.maximum {
+                let symbol = program.model.bundle.symbols[source.symbol]
                 report(
                     .sizeOutOfBounds,
-                    "axis \(source.axis) of input `\(program.inputs[source.input].name)` is out of bounds",
+                    "axis \(source.axis) of input `\(program.slots[slot].name)` is out of bounds",
                     expected: "\(symbol.name) in \(symbol.min)...\(symbol.max)", found: "\(value)")
             }
         }
+        return allKnown
     }
 
     // NOTE: runs for every argument of every step. Text is made only where something is wrong.
-    private func check(_ argument: Argument?, _ slot: FunctionProgram.Slot) {
-        guard let argument else { return }
-        if argument.scalarType != slot.scalarType {
-            report(
-                .wrongScalarType, "\(slot.title) has the wrong scalar type", expected: slot.text, found: argument.text,
-                hint: slot.hint)
-        }
-        var isShapeWrong = argument.shape.count != slot.shape.count
+    private func check(_ index: Int, _ allKnown: Bool) {
+        guard let argument = bound[index].argument else { return }
+        let expected = program.expectations[index]
+        if argument.pointee.scalarType != expected.scalarType { reportScalarType(argument, program.slots[index]) }
+        var isShapeWrong = argument.pointee.shape.count != expected.rank
+        var isConsistent = true
         if !isShapeWrong {
-            for (length, size) in zip(argument.shape, slot.shape) {
-                if let constant = size.constant, constant != length { isShapeWrong = true }
+            for axis in 0..<expected.rank {
+                let length = argument.pointee.shape[axis]
+                switch program.lengths[expected.firstLength + axis] {
+                case .constant(let constant): if constant != length { isShapeWrong = true }
+                case .symbol(let symbol): if symbols[symbol] != length { isConsistent = false }
+                case .other:
+                    let expected = try? program.slots[index].shape[axis].evaluate(symbols)
+                    if expected != length { isConsistent = false }
+                }
             }
         }
-        if isShapeWrong {
-            report(
-                .wrongShape, "\(slot.title) has the wrong shape", expected: slot.text, found: argument.text,
-                hint: slot.hint)
-            return
-        }
-        if !isKnown.contains(false) || program.function.symbolSources.allSatisfy({ isKnown[$0.symbol] }) {
-            for (axis, size) in slot.shape.enumerated() where size.constant == nil {
-                let expected = try? size.evaluate(symbols)
-                if expected != argument.shape[axis] { reportInconsistent(argument, axis, size, expected, slot.title) }
-            }
-        }
-        if slot.role != .input {
-            let isAligned = Int(bitPattern: argument.base) % max(argument.scalarType.bitWidth / 8, 1) == 0
-            if !isAligned || !StridedLayout.isRowMajor(shape: argument.shape, strides: argument.strides) {
-                report(
-                    .notContiguous, "\(slot.title) is not row-major without padding",
-                    expected: "strides \(StridedLayout.rowMajorStrides(argument.shape) ?? [])",
-                    found: isAligned ? "strides \(argument.strides)" : "an address that is not a multiple of an element"
-                )
-            }
+        if isShapeWrong { return reportShape(argument, program.slots[index]) }
+        if allKnown && !isConsistent { reportInconsistent(argument, program.slots[index]) }
+        if index < program.inputSlots.lowerBound {
+            let isAligned = Int(bitPattern: argument.pointee.base) % expected.alignment == 0
+            let isDense = StridedLayout.isRowMajor(shape: argument.pointee.shape, strides: argument.pointee.strides)
+            if !isAligned || !isDense { reportLayout(argument, program.slots[index], isAligned) }
         }
     }
 
-    private func reportInconsistent(
-        _ argument: Argument, _ axis: Int, _ size: SizeExpression, _ expected: Int?, _ what: String
-    ) {
-        let names = program.model.bundle.symbols.map(\.name)
-        var origins: [String] = []
-        for source in program.function.symbolSources where isKnown[source.symbol] {
-            origins.append(
-                "\(names[source.symbol]) = \(symbols[source.symbol]) from axis \(source.axis) of input "
-                    + "`\(program.inputs[source.input].name)`")
-        }
+    private func reportScalarType(_ argument: UnsafeMutablePointer<Argument>, _ slot: FunctionProgram.Slot) {
         report(
-            .inconsistentSizes, "axis \(axis) of \(what) does not fit the other arguments",
-            expected: "\(size.description(symbolNames: names)) = \(expected.map(String.init) ?? "too large")"
-                + (origins.isEmpty ? "" : " (\(origins.joined(separator: ", ")))"),
-            found: "\(argument.shape[axis])")
+            .wrongScalarType, "\(slot.title) has the wrong scalar type", expected: slot.text,
+            found: argument.pointee.text, hint: slot.hint)
+    }
+
+    private func reportShape(_ argument: UnsafeMutablePointer<Argument>, _ slot: FunctionProgram.Slot) {
+        report(
+            .wrongShape, "\(slot.title) has the wrong shape", expected: slot.text, found: argument.pointee.text,
+            hint: slot.hint)
+    }
+
+    private func reportLayout(
+        _ argument: UnsafeMutablePointer<Argument>, _ slot: FunctionProgram.Slot, _ isAligned: Bool
+    ) {
+        report(
+            .notContiguous, "\(slot.title) is not row-major without padding",
+            expected: "strides \(StridedLayout.rowMajorStrides(argument.pointee.shape.array) ?? [])",
+            found: isAligned ? "strides \(argument.pointee.strides)" : "an address that is not a multiple of an element"
+        )
+    }
+
+    private func reportInconsistent(_ argument: UnsafeMutablePointer<Argument>, _ slot: FunctionProgram.Slot) {
+        let names = program.model.bundle.symbols.map(\.name)
+        for (axis, size) in slot.shape.enumerated() where size.constant == nil {
+            let expected = try? size.evaluate(symbols)
+            if expected == argument.pointee.shape[axis] { continue }
+            var origins: [String] = []
+            for source in program.function.symbolSources where isKnown[source.symbol] {
+                origins.append(
+                    "\(names[source.symbol]) = \(symbols[source.symbol]) from axis \(source.axis) of input "
+                        + "`\(program.inputs[source.input].name)`")
+            }
+            report(
+                .inconsistentSizes, "axis \(axis) of \(slot.title) does not fit the other arguments",
+                expected:
+                    "\(size.description(symbolNames: names)) = \(expected.map(String.init) ?? "too large")"
+                    + (origins.isEmpty ? "" : " (\(origins.joined(separator: ", ")))"),
+                found: "\(argument.pointee.shape[axis])")
+        }
     }
 
     /// Every array has one owner at a time.
-    private func checkOwners() {
-        for (index, slot) in program.inputs.enumerated() {
-            guard let storage = inputs[index]?.storage, storage.isInUse else { continue }
-            // Owned by this very call: that is an overlap, reported as such.
-            if !isOwned(storage) { reportInUse(slot.title) }
-        }
-        for (index, slot) in program.states.enumerated() { checkClaim(states[index], slot) }
-        for (index, slot) in program.outputs.enumerated() { checkClaim(outputs[index], slot) }
+    private func checkOwner(_ index: Int) {
+        guard let argument = bound[index].argument, argument.pointee.isInUse else { return }
+        // Owned by this very call: that is an overlap, reported as such.
+        if !isOwned(argument) { reportInUse(program.slots[index].title) }
     }
 
-    private func checkClaim(_ argument: Argument?, _ slot: FunctionProgram.Slot) {
-        guard let argument else { return }
-        switch argument.claim {
+    private func checkClaim(_ index: Int) {
+        guard let argument = bound[index].argument else { return }
+        switch argument.pointee.claim {
         case .none, .owner: break
-        case .insertedTwice: reportSharing(slot.title)
-        case .inUse: if isOwned(argument.storage) { reportSharing(slot.title) } else { reportInUse(slot.title) }
+        case .insertedTwice: reportSharing(program.slots[index].title)
+        case .inUse:
+            let title = program.slots[index].title
+            if isOwned(argument) { reportSharing(title) } else { reportInUse(title) }
         }
     }
 
-    private func isOwned(_ storage: ArrayStorage?) -> Bool {
-        states.contains { $0?.claim == .owner && $0?.storage === storage }
-            || outputs.contains { $0?.claim == .owner && $0?.storage === storage }
+    private func isOwned(_ argument: UnsafeMutablePointer<Argument>) -> Bool {
+        for slot in 0..<program.inputSlots.lowerBound {
+            guard let other = bound[slot].argument, other.pointee.claim == .owner else { continue }
+            if other.pointee.hasStorage(of: argument.pointee) { return true }
+        }
+        return false
     }
 
     private func reportInUse(_ what: String) {
@@ -266,30 +331,48 @@ final class Call: @unchecked Sendable {
             found: "an array that is also given under another name")
     }
 
-    /// No bytes that the run may write belong to another argument too.
-    private func checkOverlaps() {
-        func range(_ argument: Argument) -> Range<Int>? {
-            guard
-                let bytes = NDArray.byteCount(
-                    shape: argument.shape, strides: argument.strides, scalarType: argument.scalarType), bytes > 0
-            else { return nil }
-            let start = Int(bitPattern: argument.base)
-            return start..<start + bytes
-        }
-        let writtenCount = states.count + outputs.count
-        let total = writtenCount + inputs.count
-        func argument(_ index: Int) -> (Argument?, FunctionProgram.Slot) {
-            if index < states.count { return (states[index], program.states[index]) }
-            if index < writtenCount {
-                return (outputs[index - states.count], program.outputs[index - states.count])
+    /// True when bytes that the run may write belong to another argument too.
+    ///
+    /// The slots are kept in the order of the addresses they had last, which sorting finds done in steady state.
+    private func sharesBytes() -> Bool {
+        for position in 0..<slotCount {
+            let slot = order[position]
+            let base = UInt(bitPattern: bound[slot].base)
+            var place = position
+            while place > 0 && UInt(bitPattern: bound[order[place - 1]].base) > base {
+                order[place] = order[place - 1]
+                place -= 1
             }
-            return (inputs[index - writtenCount], program.inputs[index - writtenCount])
+            order[place] = slot
         }
-        for first in 0..<writtenCount {
-            guard let one = argument(first).0.flatMap(range) else { continue }
-            for second in first + 1..<max(total, first + 1) {
-                guard let other = argument(second).0.flatMap(range), one.overlaps(other) else { continue }
-                let (a, b) = (argument(first).1, argument(second).1)
+        // Ends of what lies below: of everything, and of what is written.
+        var (end, writtenEnd): (UInt, UInt) = (0, 0)
+        for position in 0..<slotCount {
+            let slot = order[position]
+            guard let argument = bound[slot].argument else { continue }
+            let byteCount = argument.pointee.byteCount
+            if byteCount == 0 { continue }
+            let start = UInt(bitPattern: argument.pointee.base)
+            let isWritten = slot < program.inputSlots.lowerBound
+            if start < (isWritten ? end : writtenEnd) { return true }
+            end = max(end, start &+ UInt(byteCount))
+            if isWritten { writtenEnd = max(writtenEnd, start &+ UInt(byteCount)) }
+        }
+        return false
+    }
+
+    /// Names every pair of arguments that share bytes, one of which is written.
+    private func reportOverlaps() {
+        func range(_ slot: Int) -> Range<Int>? {
+            guard let argument = bound[slot].argument, argument.pointee.byteCount > 0 else { return nil }
+            let start = Int(bitPattern: argument.pointee.base)
+            return start..<start + argument.pointee.byteCount
+        }
+        for first in 0..<program.inputSlots.lowerBound {
+            guard let one = range(first) else { continue }
+            for second in first + 1..<max(slotCount, first + 1) {
+                guard let other = range(second), one.overlaps(other) else { continue }
+                let (a, b) = (program.slots[first], program.slots[second])
                 report(
                     .overlappingViews, "\(a.role) `\(a.name)` and \(b.role) `\(b.name)` share bytes",
                     expected: "an array of its own for every state and output view",
@@ -309,53 +392,29 @@ final class Call: @unchecked Sendable {
 
     private func executeOrThrow() throws(Diagnostic) {
         let specialization: Specialization
-        do { specialization = try program.specialization(for: symbols) } catch {
+        let context: RunContext
+        do { (specialization, context) = try program.takeContext(for: symbols) } catch {
             throw (error as? Diagnostic)
                 ?? .internalFault("the function cannot be prepared: \(error)")
         }
+        defer { program.giveBack(context) }
         guard let arena = program.model.arenas.take(byteCount: specialization.arenaByteCount) else {
             throw Diagnostic(
                 .outOfMemory, "there is not enough memory for a run",
                 at: "function `\(program.descriptor.name)`",
                 expected: "\(specialization.arenaByteCount) bytes for intermediate values")
         }
-        let context = specialization.takeContext()
-        defer {
-            specialization.giveBack(context)
-            program.model.arenas.giveBack(arena)
-        }
-        guard context.undoLog != nil || !program.needsUndoLog else {
-            throw Diagnostic(
-                .outOfMemory, "there is not enough memory for a run", at: "function `\(program.descriptor.name)`",
-                expected: "an undo log")
-        }
+        defer { program.model.arenas.giveBack(arena) }
         context.use(arena: arena.base, of: specialization)
-        let tensors = context.tables.tensors
         makeRowMajorInputs()
-        for patch in specialization.inputPatches {
-            tensors[patch.tensor].data = inputs[patch.slot]!.base + patch.byteOffset
-        }
-        for patch in specialization.statePatches {
-            tensors[patch.tensor].data = states[patch.slot]!.base + patch.byteOffset
-        }
-        for (slot, output) in program.outputs.enumerated() where outputs[slot] == nil {
-            let shape = specialization.outputShapes[slot]
-            guard let array = NDArray(availableShape: shape, scalarType: output.scalarType) else {
-                throw Diagnostic(
-                    .outOfMemory, "there is not enough memory for output `\(output.name)`",
-                    at: "function `\(program.descriptor.name)`", expected: "memory for \(shape) \(output.scalarType)",
-                    hint: "no state was changed")
-            }
-            results.append((output.name, array))
-            outputs[slot] = Argument(reading: array)
-        }
-        for patch in specialization.outputPatches {
-            tensors[patch.tensor].data = outputs[patch.slot]!.base + patch.byteOffset
-        }
+        try makeOutputs(specialization)
+        context.point(context.plan.inputs) { bound[program.inputSlots.lowerBound + $0].base }
+        context.point(context.plan.states) { bound[program.stateSlots.lowerBound + $0].base }
+        context.point(context.plan.outputs) { bound[program.outputSlots.lowerBound + $0].base }
         var run = sp_run()
         run.pool = program.model.pool.handle
         run.undo = context.undoLog
-        let isDone = sp_execute(context.tables.instructions, context.tables.count, &run)
+        let isDone = sp_execute(context.tables.steps, context.tables.stepCount, &run)
         statistics.attentionRows = Int(clamping: run.statistics.attention_rows)
         // Counted by the kernels that know, and by the plan for those that do not.
         statistics.stateBytesCopied = max(
@@ -363,28 +422,46 @@ final class Call: @unchecked Sendable {
         if !isDone { throw diagnostic(for: run.failure, in: context) }
     }
 
+    /// Arrays for the outputs that have no view of the caller's.
+    private func makeOutputs(_ specialization: Specialization) throws(Diagnostic) {
+        for slot in program.outputSlots where bound[slot].argument == nil {
+            let output = program.slots[slot]
+            let shape = specialization.outputShapes[slot - program.outputSlots.lowerBound]
+            guard let array = NDArray(availableShape: shape, scalarType: output.scalarType) else {
+                throw Diagnostic(
+                    .outOfMemory, "there is not enough memory for output `\(output.name)`",
+                    at: "function `\(program.descriptor.name)`", expected: "memory for \(shape) \(output.scalarType)",
+                    hint: "no state was changed")
+            }
+            results.append((output.name, array))
+            bound[slot].base = array.storage.base
+        }
+    }
+
     /// Copies inputs whose elements do not lie one after another.
     private func makeRowMajorInputs() {
-        for index in inputs.indices {
-            guard let input = inputs[index] else { continue }
-            let size = input.scalarType.bitWidth / 8
-            let isAligned = Int(bitPattern: input.base) % size == 0
-            if isAligned && StridedLayout.isRowMajor(shape: input.shape, strides: input.strides) { continue }
-            let count = StridedLayout.elementCount(input.shape) ?? 0
+        for slot in program.inputSlots {
+            guard let input = bound[slot].argument else { continue }
+            let size = program.expectations[slot].alignment
+            let isAligned = Int(bitPattern: input.pointee.base) % size == 0
+            if isAligned && StridedLayout.isRowMajor(shape: input.pointee.shape, strides: input.pointee.strides) {
+                continue
+            }
+            let count = StridedLayout.elementCount(input.pointee.shape) ?? 0
             let copy = ArrayStorage(zeroedByteCount: count * size)
             var target = copy.base
-            StridedLayout.forEachOffset(shape: input.shape, strides: input.strides) { offset in
-                target.copyMemory(from: input.base + offset * size, byteCount: size)
+            StridedLayout.forEachOffset(shape: input.pointee.shape, strides: input.pointee.strides) { offset in
+                target.copyMemory(from: input.pointee.base + offset * size, byteCount: size)
                 target += size
                 return true
             }
             copies.append(copy)
-            inputs[index]!.base = copy.base
+            bound[slot].base = copy.base
         }
     }
 
     private func diagnostic(for failure: sp_failure, in context: RunContext) -> Diagnostic {
-        let index = program.steps[min(Int(failure.instruction), context.tables.count - 1)].instruction
+        let index = program.steps[min(Int(failure.instruction), context.tables.stepCount - 1)].instruction
         let instruction = program.function.instructions[index]
         let name = program.model.bundle.kernels[instruction.kernel]
         let location = program.location(ofInstruction: index)
@@ -416,8 +493,8 @@ final class Call: @unchecked Sendable {
 
     func finish() throws -> InferenceFunction.Outputs {
         if let failure { throw StatepackError([failure]) }
-        let arrays = results
-        results = []
+        var arrays: [(name: String, array: NDArray)] = []
+        swap(&arrays, &results)
         return InferenceFunction.Outputs(arrays: arrays, statistics: statistics)
     }
 }

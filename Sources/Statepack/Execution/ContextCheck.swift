@@ -10,24 +10,26 @@ struct PositionRange {
     /// The one to report: the lowest negative one, else the smallest that is too large. Nil when all are inside.
     var firstOutside: Int? { lowest < 0 ? lowest : firstBeyond }
 
-    /// Reads every element once. Allocates nothing when the elements lie one after another.
+    /// Reads every element once, and allocates nothing.
     ///
     /// - Parameter positions: An int32 or int64 array, which the format's check has proved.
-    init(of positions: Argument, capacity: Int) {
-        let isWide = positions.scalarType == .int64
+    init(of positions: UnsafeMutablePointer<Argument>, capacity: Int) {
+        let (shape, strides) = (positions.pointee.shape, positions.pointee.strides)
+        let base = UnsafeRawPointer(positions.pointee.base)
+        let isWide = positions.pointee.scalarType == .int64
         let size = isWide ? 8 : 4
         func note(_ position: Int, _ range: inout PositionRange) {
             if position < range.lowest { range.lowest = position }
             if position >= capacity { range.firstBeyond = min(range.firstBeyond ?? position, position) }
         }
         func position(at offset: Int) -> Int {
-            let place = UnsafeRawPointer(positions.base) + offset * size
+            let place = base + offset * size
             return isWide ? Int(place.loadUnaligned(as: Int64.self)) : Int(place.loadUnaligned(as: Int32.self))
         }
-        if StridedLayout.isRowMajor(shape: positions.shape, strides: positions.strides) {
-            for offset in 0..<(StridedLayout.elementCount(positions.shape) ?? 0) { note(position(at: offset), &self) }
+        if StridedLayout.isRowMajor(shape: shape, strides: strides) {
+            for offset in 0..<(StridedLayout.elementCount(shape) ?? 0) { note(position(at: offset), &self) }
         } else {
-            StridedLayout.forEachOffset(shape: positions.shape, strides: positions.strides) { offset in
+            StridedLayout.forEachOffset(shape: shape, strides: strides) { offset in
                 note(position(at: offset), &self)
                 return true
             }

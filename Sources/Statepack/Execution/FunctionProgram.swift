@@ -7,7 +7,12 @@ internal import Synchronization
 /// prepared for the sizes used last.
 final class FunctionProgram: Sendable {
     /// How many choices of sizes stay prepared. A decoder needs one; a prompt of a new length adds one.
+    ///
+    /// Each takes some kilobytes: a number for every different size, and one for every intermediate value.
     static let specializationLimit = 8
+    /// How many idle tables are kept; more exist only while that many runs overlap. For 800 instructions they take about
+    /// 300 kB each, whatever the sizes.
+    static let idleContextLimit = 4
     /// How many idle calls are kept for later runs; more only exist while that many runs overlap.
     static let idleCallLimit = 4
 
@@ -32,12 +37,51 @@ final class FunctionProgram: Sendable {
         var hint: String { "create the array from descriptor.\(role)Descriptor(of: \"\(name)\")" }
     }
 
+    struct Expectation: Sendable {
+        var scalarType: NDArray.ScalarType
+        var rank: Int
+        /// Index into `lengths`.
+        var firstLength: Int
+        /// Bytes of an element.
+        var alignment: Int
+    }
+
+    enum Length: Sendable {
+        case constant(Int)
+        /// That of a symbol.
+        case symbol(Int)
+        /// An expression, found in the slot's shape.
+        case other
+    }
+
+    /// Where the value of a symbol comes from, with the bounds it has to keep.
+    struct SymbolSource: Sendable {
+        var symbol: Int
+        /// Index into `inputs`, and the axis.
+        var input: Int
+        var axis: Int
+        var minimum: Int
+        var maximum: Int
+    }
+
     let model: ModelProgram
     let function: BundleProgram.Function
     let descriptor: InferenceFunctionDescriptor
     let inputs: [Slot]
     let states: [Slot]
     let outputs: [Slot]
+    /// All of them: states, then outputs, then inputs. What runs write comes before what they read.
+    let slots: [Slot]
+    let stateSlots: Range<Int>
+    let outputSlots: Range<Int>
+    let inputSlots: Range<Int>
+    /// What a run compares its arguments with, one per slot, without references.
+    let expectations: [Expectation]
+    /// Lengths of the axes of all slots, one slot after the other.
+    let lengths: [Length]
+    /// One per symbol of the bundle.
+    let symbolMinima: [Int]
+    let symbolSources: [SymbolSource]
     /// Which input carries positions; nil when the author declared none.
     let context: Context?
     /// The value that owns the bytes of each value.
@@ -61,7 +105,12 @@ final class FunctionProgram: Sendable {
         }
     }
 
+    /// Made for the first run: a program that is only described needs none.
+    private let plan = Mutex<SizePlan?>(nil)
+    /// The one used last comes first.
     private let specializations = Mutex<[Specialization]>([])
+    /// The one used last comes last.
+    private let idleContexts = Mutex<[RunContext]>([])
     private let idleCalls = Mutex<[Call]>([])
 
     init(_ function: BundleProgram.Function, of model: ModelProgram) throws {
@@ -86,6 +135,28 @@ final class FunctionProgram: Sendable {
         }
         outputs = function.outputs.map {
             slot(.output, $0.name, function.values[$0.value].scalarType, function.values[$0.value].shape)
+        }
+        slots = states + outputs + inputs
+        stateSlots = 0..<states.count
+        outputSlots = states.count..<states.count + outputs.count
+        inputSlots = states.count + outputs.count..<slots.count
+        var lengths: [Length] = []
+        expectations = slots.map { slot in
+            let first = lengths.count
+            for size in slot.shape {
+                let symbol = size.symbolIndex.map { Length.symbol($0) }
+                lengths.append(size.constant.map { .constant($0) } ?? symbol ?? .other)
+            }
+            return Expectation(
+                scalarType: slot.scalarType, rank: slot.shape.count, firstLength: first,
+                alignment: max(slot.scalarType.bitWidth / 8, 1))
+        }
+        self.lengths = lengths
+        symbolMinima = model.bundle.symbols.map(\.min)
+        symbolSources = function.symbolSources.map {
+            SymbolSource(
+                symbol: $0.symbol, input: $0.input, axis: $0.axis, minimum: model.bundle.symbols[$0.symbol].min,
+                maximum: model.bundle.symbols[$0.symbol].max)
         }
         context = function.context.map { Context($0, of: function) }
         roots = function.values.indices.map {
@@ -195,20 +266,81 @@ final class FunctionProgram: Sendable {
 
     // MARK: Specializations
 
-    /// What was prepared for these symbol values, or is now. Remembers the ones used last.
-    func specialization(for symbols: [Int]) throws -> Specialization {
-        let known = specializations.withLock { list -> Specialization? in
-            guard let index = list.firstIndex(where: { $0.symbols == symbols }) else { return nil }
-            if index > 0 { list.insert(list.remove(at: index), at: 0) }
-            return list[0]
+    /// Tables that have the sizes for these symbol values. The caller gives them back.
+    ///
+    /// The sizes used last are remembered, and so are tables for some of them: a step of the same sizes as one before
+    /// finds everything in place. A known choice writes its sizes over those of another, a new one is checked besides.
+    func takeContext(for symbols: [Int]) throws -> (Specialization, RunContext) {
+        if let known = knownSpecialization(for: symbols) {
+            let context = try takeContext(of: known)
+            do throws(SizeFault) { try context.use(known) } catch {
+                throw Diagnostic.internalFault("sizes that were prepared are refused: \(error)")
+            }
+            return (known, context)
         }
-        if let known { return known }
         // Outside the lock: other runs of known sizes do not wait for this one.
-        let new = try Specialization(of: self, symbols: symbols)
-        return specializations.withLock { list in
-            if let other = list.first(where: { $0.symbols == symbols }) { return other }
+        let context = try takeContext(of: nil)
+        let new = try Specialization(of: self, symbols: symbols, in: context)
+        specializations.withLock { list in
+            list.removeAll { $0.symbols == symbols }
+            if list.count == Self.specializationLimit { list.removeLast() }
             list.insert(new, at: 0)
-            if list.count > Self.specializationLimit { list.removeLast() }
+        }
+        return (new, context)
+    }
+
+    func specialization(for symbols: [Int]) throws -> Specialization {
+        let (specialization, context) = try takeContext(for: symbols)
+        giveBack(context)
+        return specialization
+    }
+
+    private func knownSpecialization(for symbols: [Int]) -> Specialization? {
+        specializations.withLock { list -> Specialization? in
+            if let first = list.first, first.symbols == symbols { return first }
+            guard let index = list.firstIndex(where: { $0.symbols == symbols }) else { return nil }
+            let found = list[index]
+            // In place: the list is changed by every run that alternates between sizes.
+            for position in (0..<index).reversed() { list[position + 1] = list[position] }
+            list[0] = found
+            return found
+        }
+    }
+
+    /// Idle tables: those of `specialization` if there are any. For a new choice (nil), or when there are as many as may
+    /// be, those that have been idle for longest. New ones otherwise.
+    private func takeContext(of specialization: Specialization?) throws -> RunContext {
+        let idle = idleContexts.withLock { contexts -> RunContext? in
+            if let specialization {
+                if let index = contexts.lastIndex(where: { $0.specialization === specialization }) {
+                    return contexts.remove(at: index)
+                }
+                if contexts.count < Self.idleContextLimit { return nil }
+            }
+            return contexts.isEmpty ? nil : contexts.removeFirst()
+        }
+        if let idle { return idle }
+        let context = RunContext(of: preparedPlan(), needsUndoLog: needsUndoLog)
+        guard context.undoLog != nil || !needsUndoLog else {
+            throw Diagnostic(
+                .outOfMemory, "there is not enough memory for a run", at: "function `\(descriptor.name)`",
+                expected: "an undo log")
+        }
+        return context
+    }
+
+    func giveBack(_ context: RunContext) {
+        idleContexts.withLock { contexts in
+            if contexts.count < Self.idleContextLimit { contexts.append(context) }
+        }
+    }
+
+    private func preparedPlan() -> SizePlan {
+        if let known = plan.withLock({ $0 }) { return known }
+        let new = SizePlan(self)
+        return plan.withLock { plan in
+            if let other = plan { return other }
+            plan = new
             return new
         }
     }
@@ -216,6 +348,8 @@ final class FunctionProgram: Sendable {
     var specializationCount: Int { specializations.withLock { $0.count } }
 
     var preparedSizes: [[Int]] { specializations.withLock { $0.map(\.symbols) } }
+
+    var idleContextCount: Int { idleContexts.withLock { $0.count } }
 
     // MARK: Calls
 

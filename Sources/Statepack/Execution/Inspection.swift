@@ -28,6 +28,9 @@ extension InferenceFunction {
     /// Bytes of arenas that wait for the next run of any function of the model.
     package var idleArenaByteCount: Int { program.model.arenas.idleByteCount }
 
+    /// Tables that wait for the next run of this function.
+    package var idleTableCount: Int { program.idleContextCount }
+
     package var preparedSizeCount: Int { program.specializationCount }
 
     /// The symbol values that are prepared, the latest used first.
@@ -36,6 +39,7 @@ extension InferenceFunction {
 
 package enum FunctionLimits {
     package static let preparedSizes = FunctionProgram.specializationLimit
+    package static let idleTables = FunctionProgram.idleContextLimit
 }
 
 extension AIModel {

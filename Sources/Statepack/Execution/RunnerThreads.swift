@@ -90,9 +90,15 @@ final class RunnerThreads: @unchecked Sendable {
                 call.execute()
                 let continuation = call.continuation
                 call.continuation = nil
+                // Idle from here on: a caller that goes on at once, and comes with its next step before this thread has
+                // looked for one, needs no second thread.
+                pthread_mutex_lock(mutex)
+                idleCount += 1
+                pthread_mutex_unlock(mutex)
                 // NOTE: the last touch of the call; its owner goes on the moment this returns, or before.
                 continuation?.resume()
                 pthread_mutex_lock(mutex)
+                idleCount -= 1
                 if once && first == nil { break }
                 continue
             }

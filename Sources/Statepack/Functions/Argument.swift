@@ -1,12 +1,14 @@
+internal import Synchronization
+
 /// One array that a call was given: where its elements lie and who owns them.
 struct Argument {
     var name = ""
     var base: UnsafeMutableRawPointer
     var scalarType: NDArray.ScalarType
-    var shape: [Int]
-    var strides: [Int]
-    /// Kept alive for the call; nil when the bytes belong to a span of the caller's.
-    var storage: ArrayStorage?
+    var shape: AxisList
+    var strides: AxisList
+    /// Nil when the bytes belong to a span of the caller's. Who keeps it alive: see ``ArgumentList``.
+    var storage: Unmanaged<ArrayStorage>?
     /// Bytes that copy-on-write copied so that the call may write.
     var copiedByteCount = 0
     var claim = Claim.none
@@ -23,8 +25,8 @@ struct Argument {
     }
 
     init(
-        base: UnsafeMutableRawPointer, scalarType: NDArray.ScalarType, shape: [Int], strides: [Int],
-        storage: ArrayStorage?, copiedByteCount: Int
+        base: UnsafeMutableRawPointer, scalarType: NDArray.ScalarType, shape: AxisList, strides: AxisList,
+        storage: Unmanaged<ArrayStorage>?, copiedByteCount: Int
     ) {
         self.base = base
         self.scalarType = scalarType
@@ -36,9 +38,19 @@ struct Argument {
 
     init(reading array: NDArray) {
         self.init(
-            base: array.storage.base, scalarType: array.scalarType, shape: array.shape, strides: array.strides,
-            storage: array.storage, copiedByteCount: 0)
+            base: array.storage.base, scalarType: array.scalarType, shape: AxisList(array.shape),
+            strides: AxisList(array.strides), storage: .passUnretained(array.storage), copiedByteCount: 0)
     }
+
+    var isInUse: Bool { storage?._withUnsafeGuaranteedRef { $0.isInUse } ?? false }
+
+    func hasStorage(of other: Argument) -> Bool {
+        guard let storage, let theirs = other.storage else { return false }
+        return storage.toOpaque() == theirs.toOpaque()
+    }
+
+    /// Bytes from the first to behind the last element; zero when there is no element.
+    var byteCount: Int { NDArray.byteCount(shape: shape, strides: strides, scalarType: scalarType) ?? 0 }
 
     /// `[1, 8] float32`
     var text: String { "\(shape) \(scalarType)" }
@@ -46,25 +58,80 @@ struct Argument {
 
 /// The arguments of one call in the order they were inserted.
 ///
-/// The first eight live in the value itself, so that a step with few states allocates nothing for them.
+/// They lie in a block of memory that later calls use again, so that a step with any number of arguments allocates
+/// nothing. Copies share the block, each sees the arguments it had; one that grows after another did takes a block of
+/// its own.
+///
+/// Holds no reference to an array: whoever makes a list keeps its arrays alive as long as the list is used.
 struct ArgumentList {
     private(set) var count = 0
-    private var inline = InlineArray<8, Argument?>(repeating: nil)
-    private var rest: [Argument] = []
+    private var block: ArgumentBlock?
 
-    subscript(index: Int) -> Argument {
-        get { index < 8 ? inline[index]! : rest[index - 8] }
-        set { if index < 8 { inline[index] = newValue } else { rest[index - 8] = newValue } }
+    /// The arguments. Valid until one is appended, and as long as the list lives.
+    var elements: UnsafeMutablePointer<Argument> {
+        guard let block else { preconditionFailure("a list without arguments") }
+        return block.elements
     }
 
-    mutating func append(_ argument: Argument) {
-        if count < 8 { inline[count] = argument } else { rest.append(argument) }
+    mutating func append(_ argument: consuming Argument) {
+        if block == nil { block = ArgumentBlock.take() }
+        if block!.count != count {
+            let own = ArgumentBlock.take()
+            for index in 0..<count { own.append(elements[index]) }
+            block = own
+        }
+        block!.append(argument)
+        count += 1
+    }
+}
+
+/// Memory for the arguments of one list.
+private final class ArgumentBlock: @unchecked Sendable {
+    private(set) var elements: UnsafeMutablePointer<Argument>
+    private(set) var count = 0
+    private var capacity: Int
+
+    /// How many blocks wait for later calls. A call has three: inputs, states and output views.
+    private static let limit = 48
+    private static let blocks = Mutex<[ArgumentBlock]>([])
+
+    private init() {
+        capacity = 8
+        elements = .allocate(capacity: capacity)
+    }
+
+    deinit {
+        elements.deinitialize(count: count)
+        elements.deallocate()
+    }
+
+    /// An empty block that nobody else refers to.
+    static func take() -> ArgumentBlock {
+        blocks.withLock { blocks in
+            for index in blocks.indices where isKnownUniquelyReferenced(&blocks[index]) {
+                blocks[index].removeAll()
+                return blocks[index]
+            }
+            let new = ArgumentBlock()
+            if blocks.count < limit { blocks.append(new) }
+            return new
+        }
+    }
+
+    func append(_ argument: consuming Argument) {
+        if count == capacity {
+            let grown = UnsafeMutablePointer<Argument>.allocate(capacity: 2 * capacity)
+            grown.moveInitialize(from: elements, count: count)
+            elements.deallocate()
+            elements = grown
+            capacity *= 2
+        }
+        (elements + count).initialize(to: argument)
         count += 1
     }
 
-    /// The first argument of that name.
-    func index(of name: String) -> Int? {
-        for index in 0..<count where self[index].name == name { return index }
-        return nil
+    private func removeAll() {
+        elements.deinitialize(count: count)
+        count = 0
     }
 }

@@ -3,7 +3,10 @@ extension InferenceFunction {
     ///
     /// An array that was inserted cannot be changed while this value is in use.
     public struct Inputs: ~Escapable {
+        // Its arrays are borrowed for as long as this value lives, or in one of the dictionaries below.
         var arguments = ArgumentList()
+        private var held: [String: NDArray] = [:]
+        private var heldBesides: [[String: NDArray]] = []
 
         @_lifetime(immortal)
         public init() {}
@@ -20,8 +23,7 @@ extension InferenceFunction {
             append(
                 Argument(
                     base: UnsafeMutableRawPointer(mutating: rawView.base), scalarType: rawView.scalarType,
-                    shape: rawView.shapeArray, strides: rawView.stridesArray,
-                    storage: rawView.storage?.takeUnretainedValue(), copiedByteCount: 0),
+                    shape: rawView.lengths, strides: rawView.steps, storage: rawView.storage, copiedByteCount: 0),
                 for: inputName)
         }
 
@@ -37,6 +39,7 @@ extension InferenceFunction {
         /// This value holds the arrays, so that the dictionary may go; whoever changes one meanwhile changes a copy.
         @_lifetime(self: copy self)
         public mutating func insert(contentsOf values: [String: NDArray]) {
+            if held.isEmpty { held = values } else { heldBesides.append(values) }
             for (name, array) in values { append(Argument(reading: array), for: name) }
         }
 
@@ -76,8 +79,7 @@ extension InferenceFunction {
             append(
                 Argument(
                     base: mutableRawView.base, scalarType: mutableRawView.scalarType,
-                    shape: mutableRawView.shapeArray, strides: mutableRawView.stridesArray,
-                    storage: mutableRawView.storage?.takeUnretainedValue(),
+                    shape: mutableRawView.lengths, strides: mutableRawView.steps, storage: mutableRawView.storage,
                     copiedByteCount: mutableRawView.copiedByteCount),
                 for: name)
         }
@@ -105,9 +107,12 @@ extension InferenceFunction {
             var argument = argument
             argument.name = name
             if let storage = argument.storage {
-                argument.claim = storage.beginExclusiveUse() ? .owner : .inUse
+                // NOTE: a reference of its own. The compiler does not keep an actor from replacing the array in its
+                // property while it awaits the run; the bytes have to live all the same.
+                _ = storage.retain()
+                argument.claim = storage._withUnsafeGuaranteedRef { $0.beginExclusiveUse() } ? .owner : .inUse
                 if argument.claim == .inUse {
-                    for index in 0..<arguments.count where arguments[index].storage === storage {
+                    for index in 0..<arguments.count where arguments.elements[index].hasStorage(of: argument) {
                         argument.claim = .insertedTwice
                     }
                 }
@@ -116,8 +121,11 @@ extension InferenceFunction {
         }
 
         deinit {
-            for index in 0..<arguments.count where arguments[index].claim == .owner {
-                arguments[index].storage?.endExclusiveUse()
+            for index in 0..<arguments.count {
+                let argument = arguments.elements + index
+                guard let storage = argument.pointee.storage else { continue }
+                if argument.pointee.claim == .owner { storage._withUnsafeGuaranteedRef { $0.endExclusiveUse() } }
+                storage.release()
             }
         }
     }
@@ -128,7 +136,7 @@ extension InferenceFunction {
         /// What the run did, in numbers.
         public let statistics: RunStatistics
 
-        init(arrays: [(name: String, array: NDArray)], statistics: RunStatistics) {
+        init(arrays: consuming [(name: String, array: NDArray)], statistics: RunStatistics) {
             self.arrays = arrays
             self.statistics = statistics
         }

@@ -57,8 +57,8 @@ extension NDArray: InferenceValue.ViewRepresentable, InferenceValue.MutableViewR
     public mutating func mutableView() -> InferenceValue.MutableView {
         let copied = storage.isInUse ? 0 : makeUnique()
         let argument = Argument(
-            base: storage.base, scalarType: scalarType, shape: shape, strides: strides, storage: storage,
-            copiedByteCount: copied)
+            base: storage.base, scalarType: scalarType, shape: AxisList(shape), strides: AxisList(strides),
+            storage: .passUnretained(storage), copiedByteCount: copied)
         return _overrideLifetime(InferenceValue.MutableView(argument: argument), mutating: &self)
     }
 }
