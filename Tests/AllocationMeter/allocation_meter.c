@@ -86,6 +86,14 @@ static void prepare(void) {}
 static void prepare(void) {}
 #endif
 
+bool sp_is_instrumented(void) {
+#if defined(METER_HOOKS)
+  return true;
+#else
+  return false;
+#endif
+}
+
 void sp_meter_start(void) {
   prepare();
   atomic_store(&allocations, 0);

@@ -79,7 +79,7 @@ struct SpecializationTests {
                 }
                 #expect(sums[0] == sums[1] && sums[0] == sums[2])
                 #expect(Set(sums[0]).count > 200)
-                #expect(resident[2] - resident[1] < 1 << 20, "\(resident)")
+                #expect(resident[2] - resident[1] < 1 << 20 || sp_is_instrumented(), "\(resident)")
             }
         }
 
@@ -113,7 +113,8 @@ struct SpecializationTests {
             }
             ratios.append(preparing / step)
         }
-        // A tenth is what a debug build keeps, on a model with 2,000 times fewer weights per instruction than real ones.
-        #expect(ratios.sorted()[ratios.count / 2] < 1, "\(ratios)")
+        // A real model has a thousand times the weights for each instruction: there it is well below a hundredth.
+        let ratio = ratios.sorted()[ratios.count / 2]
+        #expect(ratio < 0.25 || !StepCostTests.timesCount, "\(ratios)")
     }
 }

@@ -1,3 +1,4 @@
+import AllocationMeter
 import Statepack
 import StatepackBundle
 import Synchronization
@@ -14,6 +15,16 @@ import Testing
 /// Times are processor time of the calling thread, which runs alone: what else the machine does is not counted. They
 /// are only compared with times that were taken in between.
 @Suite(.serialized) struct StepCostTests {
+    /// False where the compiler did not optimise, or a sanitizer watches: then ratios of times are not those of a build
+    /// that anybody uses.
+    static var timesCount: Bool {
+        #if DEBUG
+            false
+        #else
+            !sp_is_instrumented()
+        #endif
+    }
+
     static func processorTime(of body: () throws -> Void) rethrows -> Double {
         func now() -> Double {
             var time = timespec()
@@ -66,7 +77,7 @@ import Testing
         var small = try session(2048)
         var large = try session(32_768)
         // Four layers of eight heads read the keys up to the position.
-        for position in 0..<256 {
+        for position in 0..<64 {
             let (one, two) = (
                 try small.step(token: position, position: position), try large.step(token: position, position: position)
             )
@@ -76,11 +87,11 @@ import Testing
         let (one, two) = (floats(small.logits), floats(large.logits))
         #expect(one == two)
         let ratio = try Self.ratio(pairs: 15) { pair in
-            for step in 0..<4 { try small.step(token: pair, position: 256 + 4 * pair + step) }
+            for step in 0..<4 { try small.step(token: pair, position: 64 + 4 * pair + step) }
         } _: { pair in
-            for step in 0..<4 { try large.step(token: pair, position: 256 + 4 * pair + step) }
+            for step in 0..<4 { try large.step(token: pair, position: 64 + 4 * pair + step) }
         }
-        #expect(ratio < 1.1, "\(ratio)")
+        #expect(ratio < 1.1 || !Self.timesCount, "\(ratio)")
     }
 
     @Test func aStateThatIsOnlyWrittenCostsTheSameWhateverItsSize() throws {
@@ -124,7 +135,7 @@ import Testing
         } _: {
             try steps(large, &largeStates, 500 * $0)
         }
-        #expect(ratio < 1.5, "\(ratio)")
+        #expect(ratio < 1.5 || !Self.timesCount, "\(ratio)")
     }
 
     @Test func everyThreadCountGivesTheSameBits() throws {
