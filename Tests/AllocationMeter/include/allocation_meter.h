@@ -18,8 +18,8 @@ void sp_meter_allocate(int way, uint64_t count);
 // The same on a thread of its own.
 void sp_meter_allocate_on_thread(int way, uint64_t count);
 
-// True under AddressSanitizer, which keeps freed memory and slows some instructions more than others: times and resident
-// memory say nothing then.
+// True under AddressSanitizer, which keeps freed memory and slows some instructions more than others: times and
+// resident memory say nothing then.
 bool sp_is_instrumented(void);
 
 // Bytes of the process that are in memory; 0 where the system does not say.
