@@ -236,6 +236,43 @@ import Testing
         #expect(found.first?.message == "an index is absent")
     }
 
+    /// Of operators that only fusion makes.
+    static let fusedMisfits: [Misfit] = [
+        .init(
+            ["float32[3, 4]", "float32[6]"], "rotary(a=%0, cos=%1, sin=%1)",
+            "`cos` and `sin` do not turn the rows of `a`"),
+        .init(
+            ["float32[3, 4]", "float32[3]"], "rotary(a=%0, cos=%1, sin=%1)",
+            "`cos` and `sin` do not turn the rows of `a`"),
+        .init(
+            ["float32[3, 4]", "float32[1, 3, 4]"], "rotary(a=%0, cos=%1, sin=%1)", "`cos` has more axes than `a`"),
+        .init(
+            ["float32[5, 4]", "int64[2]", "float32[5, 2]", "float32[2]"],
+            "rotary_index_copy(a=%0, index=%1, source=%2, cos=%3, sin=%3, axis=1)",
+            "a rotary embedding cannot be written along its own axis"),
+        .init(
+            ["float32[q, 4]", "float32[6, 4]", "float32[6]", "float32[6]"],
+            "linear_parts(a=%0, weights=[%1, %2, %3], biases=1)",
+            "a linear layer in parts has 1 to 16 weights, and a bias for each or none"),
+        .init(
+            ["float32[q, 4]", "float32[6, 4]", "float32[5, 4]"],
+            "linear_gated(a=%0, gate=%1, up=%2, gate_bias=none, up_bias=none, activation=0)",
+            "the two weights of a gated layer differ"),
+        .init(
+            ["float32[q, 4]", "float32[6, 4]"],
+            "linear_gated(a=%0, gate=%1, up=%1, gate_bias=none, up_bias=none, activation=5)",
+            "there is no such activation"),
+        .init(
+            ["float32[q, 4]", "float32[6, 4]", "float32[6]"], "linear_add(a=%0, weight=%1, residual=%2, bias=none)",
+            "the residual does not have the shape of the result"),
+    ]
+
+    @Test(arguments: fusedMisfits)
+    func refusesFusedOperandsThatDoNotFit(_ row: Misfit) throws {
+        let found = try Self.findings(row.operands, "float32[4]", row.node, stage: .fused)
+        #expect(found.map(\.message).contains(row.message), "\(found.map(\.message))")
+    }
+
     @Test(arguments: misfits)
     func refusesOperandsThatDoNotFit(_ row: Misfit) throws {
         let first = try #require(try Self.findings(row.operands, "float32[4]", row.node).first, "it was accepted")

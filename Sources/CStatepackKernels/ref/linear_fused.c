@@ -258,14 +258,20 @@ typedef struct gated_job {
   sp_linear_job gate, up;
 } gated_job;
 
+// Through a buffer: a loop that writes what it reads is not vectorised.
 static void apply_gate(sp_strip activation, int64_t n, float *out, int64_t out_stride, float *gate) {
-  char *data[] = {(char *)gate, (char *)gate};
+  float activated[1024];
   const int64_t strides[] = {1, 1};
-  activation(NULL, n, data, strides);
-  if (out_stride == 1) {
-    for (int64_t i = 0; i < n; i++) out[i] *= gate[i];
-  } else {
-    for (int64_t i = 0; i < n; i++) out[i * out_stride] *= gate[i];
+  for (int64_t first = 0; first < n; first += 1024) {
+    const int64_t count = sp_min(1024, n - first);
+    char *data[] = {(char *)activated, (char *)(gate + first)};
+    activation(NULL, count, data, strides);
+    float *part = out + first * out_stride;
+    if (out_stride == 1) {
+      for (int64_t i = 0; i < count; i++) part[i] *= activated[i];
+    } else {
+      for (int64_t i = 0; i < count; i++) part[i * out_stride] *= activated[i];
+    }
   }
 }
 
