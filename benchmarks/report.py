@@ -46,16 +46,13 @@ def with_ratio(spread: Spread | None, ratio: float | None, *, ours: bool) -> str
 
 
 def table(figures: Figures) -> list[list[str]]:
-    """Heads, and a row for each system; what was not measured has its reason elsewhere."""
+    """Heads, and a row for each system; why something was not measured stands elsewhere."""
     prefill = figures.results["settings"]["prefill"]
     heads = ["system", *(f"ms @{context}" for context in figures.contexts)]
     heads += ["growth, ms per 1,000", f"prefill of {prefill}, ms", "load, ms", "peak MB", "same tokens"]
     rows = [heads]
     for name, system in figures.results["systems"].items():
         row = [system["label"]]
-        if system["status"] != "measured":
-            rows.append([*row, *["-"] * (len(heads) - 2), system["status"]])
-            continue
         ours = name == OURS
         for context in figures.contexts:
             row.append(with_ratio(figures.step(name, context), figures.step_ratio(name, context), ours=ours))
@@ -66,7 +63,9 @@ def table(figures: Figures) -> list[list[str]]:
         peak = system.get("peak_bytes")
         row.append(number(peak / 1e6 if peak else None, 0))
         agreement = figures.agreement(name)
-        row.append("{} of {}".format(*agreement) if agreement else "-")
+        # A system that failed late keeps what was measured before.
+        failed = system["status"] != "measured"
+        row.append(system["status"] if failed else "{} of {}".format(*agreement) if agreement else "-")
         rows.append(row)
     return rows
 

@@ -66,6 +66,7 @@ class PyTorch:
         state[1] += 1
         return state[2]
 
+    @torch.inference_mode()
     def prepare_prefill(self) -> None:
         # A static cache is emptied, so that its memory is not allocated in what is timed.
         if self.options.cache == "static" and hasattr(self, "empty"):

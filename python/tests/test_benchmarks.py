@@ -38,6 +38,8 @@ for line in sys.stdin:
     if request["command"] == "load":
         answer = {"milliseconds": [1.5], "facts": {"weights": "float32"}, "cacheBytesPerPosition": 64}
     if request["command"] in ("fill", "prefill"):
+        if mode == "fails late" and request["command"] == "prefill":
+            raise SystemExit("error: no memory for so many tokens")
         last[name] = request["tokens"][-1] + increment
         answer = {"milliseconds": [8.0], "tokens": [last[name]]}
     if request["command"] == "step":
@@ -132,6 +134,15 @@ def test_a_system_that_fails_is_reported_with_its_reason_and_the_others_are_meas
     text = report.text(figures.Figures(results))
     assert f"OpenVINO: failed: {reason}" in text
     assert f"Not in the table: OpenVINO: failed: {reason}." in report.markdown(figures.Figures(results), None)
+
+
+def test_a_system_that_fails_late_keeps_what_was_measured_before(fake):
+    found = figures.Figures(measured(fake, statepack="good", openvino="fails late"))
+    row = next(row for row in report.table(found) if row[0] == "OpenVINO")
+    assert row[1:3] == ["2.0 (1.00)", "2.0 (1.00)"]
+    assert row[4] == "-"
+    assert row[-1] == "failed"
+    assert "prefill: ended with exit code 1: error: no memory for so many tokens" in report.text(found)
 
 
 def test_tokens_that_differ_from_pytorchs_are_said(fake):
