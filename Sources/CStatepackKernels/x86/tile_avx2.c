@@ -22,7 +22,7 @@ __attribute__((always_inline)) TARGET static inline void sums(const sp_tile *t, 
     UNROLL for (int r = 0; r < rows; r++) x[r] = _mm256_broadcast_ss(a + r * a_row + k);
     UNROLL for (int p = 0; p < panels; p++) {
       const __m256 low = _mm256_loadu_ps(w + p * panel), high = _mm256_loadu_ps(w + p * panel + 8);
-      if (rows <= 3) _mm_prefetch((const char *)(w + p * panel) + AHEAD, _MM_HINT_T0);
+      if (rows <= 3) _mm_prefetch((const char *)(w + p * panel) + AHEAD, _MM_HINT_T1);
       UNROLL for (int r = 0; r < rows; r++) {
         acc[r][2 * p] = _mm256_fmadd_ps(low, x[r], acc[r][2 * p]);
         acc[r][2 * p + 1] = _mm256_fmadd_ps(high, x[r], acc[r][2 * p + 1]);

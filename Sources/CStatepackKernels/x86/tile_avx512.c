@@ -6,7 +6,8 @@
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
 #define UNROLL _Pragma("GCC unroll 16")
 
-// Bytes ahead of the loads; the distance hardly matters, having it does.
+// Bytes ahead of the loads; the distance hardly matters, having it does. Into the second cache: prefetching into the
+// first takes the places there that loads in flight need, and cost 5 to 8 % of a step.
 enum { AHEAD = 2048 };
 
 // One instance per number of rows and panels, so that all sums stay in registers.
@@ -21,7 +22,7 @@ __attribute__((always_inline)) TARGET static inline void sums(const sp_tile *t, 
     __m512 weights[6];
     UNROLL for (int p = 0; p < panels; p++) {
       weights[p] = _mm512_loadu_ps(w + p * panel);
-      if (ahead) _mm_prefetch((const char *)(w + p * panel) + AHEAD, _MM_HINT_T0);
+      if (ahead) _mm_prefetch((const char *)(w + p * panel) + AHEAD, _MM_HINT_T1);
     }
     UNROLL for (int r = 0; r < rows; r++) {
       const __m512 x = _mm512_set1_ps(a[r * a_row + k]);
