@@ -77,6 +77,12 @@ build/kernels/bench: benchmarks/kernels.c $(KERNEL_LIBRARY)
 bench-kernels: build/kernels/bench ## time linear and attention beside a plain read (wants an idle machine)
 	$<
 
+# 4.4 GB twice on the disk, and 10 GB of memory for the export; both go away with `make clean`.
+.PHONY: bench-convert
+bench-convert: setup build ## time convert of a model of 1.1 billion weights beside copying its file
+	@test -f build/llama/exported.pb || $(TIMED) "export a model of 4.4 GB" $(BIN)/python benchmarks/llama.py -o build/llama/exported.pb
+	$(BIN)/python benchmarks/convert.py build/llama/exported.pb
+
 build/kernels/step: benchmarks/step.c $(KERNEL_LIBRARY)
 	$(CLANG) -std=gnu17 -O2 -ISources/CStatepackKernels/include -o $@ $< $(KERNEL_LIBRARY) -Wl,-rpath,'$$ORIGIN'
 

@@ -177,8 +177,9 @@ package struct BundleWriter: ~Copyable {
     /// Writes section bytes and takes them into checksum and digest.
     private mutating func emit(_ bytes: UnsafeRawBufferPointer, at position: Int) throws(Diagnostic) {
         let last = entries.count - 1
-        entries[last].checksum = StatepackBundle.checksum(bytes, continuing: entries[last].checksum)
         digest!.update(bytes)
+        defer { digest!.wait() }
+        entries[last].checksum = StatepackBundle.checksum(bytes, continuing: entries[last].checksum)
         try write(bytes, at: position)
     }
 
@@ -201,6 +202,8 @@ package struct BundleWriter: ~Copyable {
             if count <= 0 { throw Self.failure("write", path, count < 0 ? errno : EIO) }
             done += count
         }
+        // A full block goes on to the disk while the next one is made, so that little is left to flush at the end.
+        if bytes.count >= Self.bufferBytes { actions.startFlushing(descriptor, position, bytes.count) }
     }
 
     /// Writes header and table, flushes the file to disk and gives it its name.

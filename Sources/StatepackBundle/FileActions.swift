@@ -1,3 +1,5 @@
+import CStatepackKernels
+
 #if canImport(Glibc)
     import Glibc
 #elseif canImport(Musl)
@@ -42,6 +44,10 @@ package struct FileActions: Sendable {
     }
     package var write: @Sendable (_ descriptor: Int32, _ bytes: UnsafeRawBufferPointer, _ offset: Int) -> Int = {
         pwrite($0, $1.baseAddress, $1.count, off_t($2))
+    }
+    /// Asks the system to write a range to the disk soon. Only speed depends on it.
+    package var startFlushing: @Sendable (_ descriptor: Int32, _ offset: Int, _ length: Int) -> Void = {
+        sp_start_flushing($0, Int64($1), Int64($2))
     }
     package var truncate: @Sendable (_ descriptor: Int32, _ length: Int) -> Int32 = { ftruncate($0, off_t($1)) }
     package var sync: @Sendable (_ descriptor: Int32) -> Int32 = { fsync($0) }

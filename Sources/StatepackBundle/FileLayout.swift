@@ -73,12 +73,18 @@ func littleEndian<Number: FixedWidthInteger>(_ value: Number) -> [UInt8] {
 
 /// A SHA-256 under way. The caller brings it: the runtime must not depend on a cryptography library.
 package struct IncrementalDigest {
+    /// May return before the bytes are read: they stay as they are until `wait` has returned.
     package var update: (UnsafeRawBufferPointer) -> Void
+    package var wait: () -> Void
     /// The 32 bytes; called once, last.
     package var finish: () -> [UInt8]
 
-    package init(update: @escaping (UnsafeRawBufferPointer) -> Void, finish: @escaping () -> [UInt8]) {
+    package init(
+        update: @escaping (UnsafeRawBufferPointer) -> Void, wait: @escaping () -> Void = {},
+        finish: @escaping () -> [UInt8]
+    ) {
         self.update = update
+        self.wait = wait
         self.finish = finish
     }
 }

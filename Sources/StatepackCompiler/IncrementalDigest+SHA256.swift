@@ -7,7 +7,20 @@ extension IncrementalDigest {
         return IncrementalDigest(update: state.update, finish: state.finish)
     }
 
-    private final class State {
+    /// The same computed on a thread of its own: `update` returns at once, and `wait` when the bytes may change.
+    package static func sha256InBackground() -> IncrementalDigest {
+        let state = State()
+        let thread = BackgroundThread()
+        return IncrementalDigest(
+            update: { bytes in
+                nonisolated(unsafe) let bytes = bytes
+                thread.start { state.update(bytes) }
+            },
+            wait: thread.wait, finish: state.finish)
+    }
+
+    // NOTE: never used by two threads at once; `wait` comes between any two uses.
+    private final class State: @unchecked Sendable {
         private var digest: SHA256Digest? = SHA256Digest()
 
         func update(_ bytes: UnsafeRawBufferPointer) { digest?.update(bytes) }

@@ -170,10 +170,12 @@ extension Compiler {
     /// - Parameters:
     ///   - weights: Where the bytes of the program's tensors come from.
     ///   - recording: The serialised recording, empty for none.
-    ///   - progress: Called after each tensor with the bytes written and the bytes in all.
+    ///   - progress: Called after each block with the bytes of weights written and those in all, for the last time before
+    ///     what is written is flushed to the disk.
+    ///   - beforeNaming: Called when everything is written; what it throws leaves no bundle.
     package static func write(
         _ compiled: CompiledProgram, weights: some TensorSource, recording: [UInt8], to path: String,
-        progress: (Int, Int) -> Void = { _, _ in }
+        progress: (Int, Int) -> Void = { _, _ in }, beforeNaming: () throws -> Void = {}
     ) throws {
         let program = try compiled.bundle.encoded()
         let sources = SourceMap.encode(compiled.sources)
@@ -186,17 +188,21 @@ extension Compiler {
         var writer = try BundleWriter(
             path: path, sections: sections,
             reserving: program.count + weightsLength + recording.count + sources.count,
-            digest: IncrementalDigest.sha256)
+            digest: IncrementalDigest.sha256InBackground)
         try writer.begin(.program)
         try writer.append(program)
         if weightsLength > 0 {
             try writer.begin(.weights)
             for (tensor, recipe) in zip(compiled.bundle.tensors, compiled.recipes) {
                 try writer.pad()
+                var written = tensor.offset
                 try weights.withBytes(of: compiled.tensors[recipe.source]) { bytes in
-                    try PackWeights.stream(tensor, from: bytes) { try writer.append($0) }
+                    try PackWeights.stream(tensor, from: bytes) { block in
+                        try writer.append(block)
+                        written += block.count
+                        progress(written, weightsLength)
+                    }
                 }
-                progress(tensor.offset + tensor.length, weightsLength)
             }
         }
         if !recording.isEmpty {
@@ -207,6 +213,7 @@ extension Compiler {
             try writer.begin(.sourceMap)
             try writer.append(sources)
         }
+        try beforeNaming()
         try writer.finish()
     }
 }

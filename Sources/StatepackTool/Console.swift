@@ -124,6 +124,23 @@ package final class Console: Sendable {
         }
     }
 
+    /// True when diagnostics go to a terminal, where somebody may be waiting.
+    package var isWatched: Bool {
+        guard let descriptors, format == .text else { return false }
+        return isatty(descriptors.diagnostics) == 1
+    }
+
+    /// A part of a line for people who wait; no diagnostic, and not in the document of `json` format.
+    package func reportProgress(_ text: String) {
+        state.withLock { state in
+            guard let descriptors else {
+                state.diagnostics += text
+                return
+            }
+            _ = Self.write(text, to: descriptors.diagnostics)
+        }
+    }
+
     private static func write(_ text: String, to descriptor: Int32) -> Int32 {
         var text = text
         return text.withUTF8 { bytes in

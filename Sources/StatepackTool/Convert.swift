@@ -26,14 +26,36 @@ struct Convert {
         }
         let output = arguments.value("output") ?? Self.defaultOutput(for: input)
         try refuseOverwriting(output)
-        var compilation = try Compilation(path: input)
+        let compilation = try Compilation(path: input)
+        let results = Results(console)
+        defer { results.print() }
+        do {
+            return try run(compilation, output, options, results, since: start)
+        } catch {
+            // Damaged weights are the only finding; what was found out about the program meanwhile means nothing.
+            do { try compilation.imported.verification?.wait() } catch {
+                results.discard()
+                throw error
+            }
+            throw error
+        }
+    }
+
+    private func run(
+        _ imported: Compilation, _ output: String, _ options: CompileOptions, _ results: Results,
+        since start: ContinuousClock.Instant
+    ) throws -> Int32 {
+        var compilation = imported
         if let weights = compilation.imported.weightsPath {
             try OutputFile.refuseOverwriting([weights], by: output, option: "--output")
             if let report = arguments.value("report") {
                 try OutputFile.refuseOverwriting([weights], by: report, option: "--report")
             }
         }
-        if arguments.has("list-ops") { return listOperators(of: compilation.imported) }
+        if arguments.has("list-ops") {
+            try compilation.imported.verification?.wait()
+            return listOperators(of: compilation.imported)
+        }
         if let names = arguments.value("state-names") {
             try compilation.imported.renameStates(
                 names.split(separator: ",", omittingEmptySubsequences: false).map(String.init))
@@ -47,30 +69,57 @@ struct Convert {
             if !differences.isEmpty { throw DiagnosticList(differences.map(\.finding)) }
         }
         var report: PendingOutput?
+        let progress = Progress(console, verb: "converting", isWanted: arguments.has("progress"))
+        defer { progress.end() }
         let compiled = try compilation.write(
             to: output, options: options,
             dump: { pass, text in
-                console.write(text.hasSuffix("\n") ? text : text + "\n")
-                console.add("dump", ["pass": .string(pass), "text": .string(text)])
+                results.add { console in
+                    console.write(text.hasSuffix("\n") ? text : text + "\n")
+                    console.add("dump", ["pass": .string(pass), "text": .string(text)])
+                }
             },
             beforeWriting: { compiled in
-                for warning in compiled.report.warnings { console.report(warning) }
+                results.add { console in
+                    for warning in compiled.report.warnings { console.report(warning) }
+                }
                 if console.format == .json {
                     // The document has an end of its own for the warnings.
                     let report = reportJSON(compiled, compilation.imported).objectValue ?? []
-                    console.add(contentsOf: .object(report.filter { $0.key != "convert" && $0.key != "warnings" }))
+                    let members = report.filter { $0.key != "convert" && $0.key != "warnings" }
+                    results.add { $0.add(contentsOf: .object(members)) }
                 }
                 if let path = arguments.value("report") {
                     // Complete on disk before the bundle gets its name, so that neither comes without the other.
                     report = try PendingOutput(reportJSON(compiled, compilation.imported).text, for: path)
                 }
-            })
+            },
+            progress: progress.show, beforeNaming: { progress.show("flushing to the disk") })
         try report?.commit()
+        progress.end()
+        results.print()
         console.add("output", .string(output))
         if !arguments.has("dump-ir-after") {
             console.write(summary(compiled, output, ContinuousClock.now - start))
         }
         return 0
+    }
+
+    /// What is to be printed once the weights are known to be good.
+    private final class Results {
+        private let console: Console
+        private var actions: [(Console) -> Void] = []
+
+        init(_ console: Console) { self.console = console }
+
+        func add(_ action: @escaping (Console) -> Void) { actions.append(action) }
+
+        func print() {
+            for action in actions { action(console) }
+            discard()
+        }
+
+        func discard() { actions = [] }
     }
 
     /// `exported.pb` → `exported.statepack` in the same folder.
@@ -99,6 +148,7 @@ struct Convert {
         guard arguments.has("list-ops") else { return }
         let ignored = [
             "output", "state-names", "descriptors", "report", "require-in-place", "no-fuse", "dump-ir-after",
+            "progress",
         ]
         let given = ignored.filter { arguments.has($0) }.map { "--\($0)" }
         if given.isEmpty { return }

@@ -1,6 +1,7 @@
 import ExactTexts
 import StatepackBundle
 import StatepackDiagnostics
+import Synchronization
 import Testing
 
 #if canImport(Glibc)
@@ -121,6 +122,54 @@ import Testing
         try self.write(to: path, actions)
         let isEqual = readBytes(path) == expected
         #expect(isEqual)
+    }
+
+    @Test func fullBlocksGoToTheDiskWhileTheRestIsMade() throws {
+        let folder = TemporaryFolder()
+        let flushed = Mutex<[[Int]]>([])
+        var actions = FileActions()
+        actions.startFlushing = { _, offset, count in flushed.withLock { $0.append([offset, count]) } }
+        var writer = try BundleWriter(
+            path: folder.file("model.statepack"), sections: [.weights], actions: actions, digest: sha256)
+        try writer.begin(.weights)
+        try writer.append([UInt8](repeating: 1, count: 1 << 20))
+        try writer.append([UInt8](repeating: 2, count: 3))
+        try writer.append([UInt8](repeating: 3, count: 2 << 20))
+        try writer.finish()
+        // Behind the three bytes, which are too few to be worth it.
+        #expect(flushed.withLock { $0 } == [[65536, 1 << 20], [65536 + (1 << 20) + 3, 2 << 20]])
+    }
+
+    @Test func digestThatLagsBehindIsWaitedForBeforeItsBytesChange() throws {
+        final class Lagging: Sendable {
+            let pending = Mutex<Bool>(false)
+        }
+        let lagging = Lagging()
+        let folder = TemporaryFolder()
+        var actions = FileActions()
+        actions.write = { descriptor, bytes, offset in
+            // The header is no part of any section.
+            if offset > 0 { #expect(lagging.pending.withLock { $0 }) }
+            return FileActions().write(descriptor, bytes, offset)
+        }
+        var writer = try BundleWriter(
+            path: folder.file("model.statepack"), sections: [.program], actions: actions,
+            digest: {
+                IncrementalDigest(
+                    update: { _ in
+                        lagging.pending.withLock {
+                            #expect(!$0); $0 = true
+                        }
+                    },
+                    wait: { lagging.pending.withLock { $0 = false } },
+                    finish: {
+                        #expect(!lagging.pending.withLock { $0 })
+                        return [UInt8](repeating: 0, count: 32)
+                    })
+            })
+        try writer.begin(.program)
+        for length in [5, 300 << 10, 7] { try writer.append([UInt8](repeating: 1, count: length)) }
+        try writer.finish()
     }
 
     @Test func abandonedWriterRemovesItsFile() throws {

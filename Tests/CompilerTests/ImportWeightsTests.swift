@@ -286,6 +286,52 @@ import Testing
         _ = try importProgram(at: path, weights: .map)
     }
 
+    @Test(arguments: [
+        "digest", "digest and shape", "digest and initial value", "digest and recording", "shape",
+        "shape and recording", "initial value", "initial value and recording", "recording", "nothing",
+    ])
+    func checkOnAnotherThreadFindsWhatTheCheckBeforehandFinds(_ fault: String) throws {
+        let folder = TemporaryFolder()
+        var weights = SafetensorsWriter.encode([
+            .init(
+                name: "scale", scalarType: .float32, shape: fault.contains("shape") ? [2, 2] : [4],
+                bytes: Array(0..<16)),
+            .init(name: "start", scalarType: .float32, shape: [8, 4], bytes: Array(repeating: 0, count: 128)),
+        ])
+        var fixture = fixture(for: weights)
+        fixture.tensors.append(.init(name: "start", shape: [8, 4], data: [], isInline: false))
+        fixture.states[0].splat = []
+        fixture.states[0].tensor = 2
+        fixture.states[0].digest = [UInt8](repeating: fault.contains("initial") ? 1 : 0, count: 128).withUnsafeBytes {
+            SHA256Digest.of($0)
+        }
+        if fault.contains("recording") { fixture.recording = [0xFF] }
+        if fault.contains("digest") { weights[weights.count - 1] ^= 1 }
+        folder.write(weights, to: "w.safetensors")
+        let path = folder.write(fixture.file(), to: "exported.pb")
+        let before = diagnostics { _ = try importProgram(at: path) }
+        let meanwhile = diagnostics { try importProgram(at: path, weights: .verifyMeanwhile).verification!.wait() }
+        #expect(before == meanwhile)
+        // The first of several faults, in the order in which the file is read.
+        let codes: [Diagnostic.Code] =
+            if fault.contains("digest") || fault.contains("shape") {
+                [.weightsMismatch]
+            } else if fault.contains(
+                "initial")
+            { [.digestMismatch] } else if fault.contains("recording") { [.malformedProgram] } else { [] }
+        #expect(before.map(\.code) == codes)
+    }
+
+    @Test func checkThatIsWaitedForTwiceSaysTheSame() throws {
+        let folder = TemporaryFolder()
+        let path = folder.write(fixture(for: Self.weights).file(), to: "exported.pb")
+        folder.write(Self.weights.dropLast() + [255], to: "w.safetensors")
+        let imported = try importProgram(at: path, weights: .verifyMeanwhile)
+        let first = diagnostics { try imported.verification!.wait() }
+        #expect(first.map(\.code) == [.weightsMismatch])
+        #expect(diagnostics { try imported.verification!.wait() } == first)
+    }
+
     @Test func refusesWeightsWithoutATensorOrWithAnotherShape() {
         for (name, shape, message) in [
             ("other", [4], "a tensor is not in the weights file"),

@@ -53,6 +53,55 @@ import Testing
         }
     }
 
+    @Test func progressIsToldOnRequestAndOtherwiseOnlyToATerminal() async throws {
+        let folder = try Self.exampleFolder()
+        let quiet = await ToolRun("convert", folder / "exported.pb")
+        #expect(quiet.diagnostics == "")
+        let run = await ToolRun("convert", folder / "exported.pb", "--progress", "--format", "json")
+        #expect(run.status == 0)
+        let lines = run.diagnostics.split(separator: "\n")
+        try #require(lines.count >= 2)
+        // The last line of a measure is that of the end, however long it took.
+        #expect(lines[lines.count - 2].hasPrefix("converting: 278 KiB of 278 KiB, 100 %, "))
+        #expect(lines[lines.count - 2].hasSuffix(" per second"))
+        #expect(lines.last == "converting: flushing to the disk")
+        #expect(try JSONReader.read(Array(run.results.utf8))["exitCode"] == 0)
+    }
+
+    /// What the program is accused of is printed only when its weights are those of the export.
+    @Test(arguments: [
+        [], ["--require-in-place"], ["--state-names", "a"], ["--descriptors", "%/no.contract.json"],
+        ["--dump-ir-after", "ImportProgram"], ["--report", "%/report.json"], ["--list-ops"], ["--format", "json"],
+    ])
+    func damagedWeightsAreTheOnlyFinding(_ words: [String]) async throws {
+        let folder = TestFolder()
+        for name in ["exported.pb", "exported.safetensors"] {
+            folder.write(try Golden.bytes(Repository.path("Tests/Fixtures/format-1.0/\(name)")), to: name)
+        }
+        var weights = try folder.read("exported.safetensors")
+        weights[weights.count - 1] ^= 1
+        folder.write(weights, to: "exported.safetensors")
+        let run = await ToolRun(
+            "convert", [folder / "exported.pb"] + words.map { $0.replacing("%", with: folder.path) })
+        #expect(run.status == 3)
+        if words.last == "json" {
+            let document = try JSONReader.read(Array(run.results.utf8))
+            #expect(document.objectValue?.map(\.key) == ["convert", "exitCode", "findings"])
+            #expect(document["findings"]?.arrayValue?.count == 1)
+        } else {
+            #expect(run.results == "")
+            #expect(
+                run.diagnostics.hasPrefix(
+                    """
+                    error[E0119]: the weights file does not have the SHA-256 that the program declares
+                      --> \(folder / "exported.safetensors")
+
+                    """), "\(run.diagnostics)")
+            #expect(run.diagnostics.split(separator: "\n").count == 4)
+        }
+        #expect(folder.names == ["exported.pb", "exported.safetensors"])
+    }
+
     @Test func reportSaysHowEveryStateIsUpdated() async throws {
         let folder = try Self.exampleFolder()
         let run = await ToolRun("convert", folder / "exported.pb", "--report", folder / "report.json")

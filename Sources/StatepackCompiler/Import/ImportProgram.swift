@@ -55,12 +55,16 @@ package struct ImportedProgram: Sendable {
     package var recordingBytes: [UInt8]
     /// SHA-256 that the program declares for the weights file; empty when all tensors are inline.
     package var weightsDigest: [UInt8] = []
+    /// The check of the weights that `WeightsReading.verifyMeanwhile` started; nil when there is nothing to wait for.
+    package var verification: WeightsVerification?
 }
 
 /// How much of the weights file `importProgram` reads. Tensors inside exported.pb are always read and checked.
 package enum WeightsReading: Sendable {
     /// All of it: its SHA-256 is compared (half a second a gigabyte), and that of every initial value in it.
     case verify
+    /// The same on another thread while the program is used: `ImportedProgram.verification` tells the result.
+    case verifyMeanwhile
     /// Its length and header; tensors are mapped.
     case map
     /// Nothing: it need not exist. For whoever asks what the program is and not what it computes.
@@ -85,27 +89,31 @@ package func importProgram(
     var (program, weightsFile) = try ProgramConversion.program(
         parts.program, path: path, skippingUnknownFields: isNewer)
     program.digest = SHA256Digest.of(parts.program)
-    var weights = ImportedWeights()
-    var weightsPath: String?
+    var imported = ImportedProgram(program: program, weights: ImportedWeights(), recordingBytes: [])
     if let weightsFile {
         let folder = path.lastIndex(of: "/").map { String(path[...$0]) } ?? ""
-        weightsPath = folder + weightsFile.name
-        if reading != .skip {
-            weights = try open(weightsFile, path: folder + weightsFile.name, program, verifying: reading == .verify)
-        }
+        imported.weightsPath = folder + weightsFile.name
+        imported.weightsDigest = weightsFile.digest
+        if reading != .skip { try open(weightsFile, reading, for: &imported, path: path) }
     }
-    try checkInitialValues(of: program, weights, reading, path: path)
-    var recording: Recording?
-    var recordingBytes: [UInt8] = []
-    if let bytes = parts.recording {
-        recording = try Recording(serialized: bytes, path: path, skippingUnknownFields: isNewer)
-        do { recordingBytes = isNewer ? try Recording.knownFields(of: bytes) : Array(bytes) } catch {
-            throw DiagnosticList([ExportedFileReader.diagnostic(error, path: path)])
+    do throws(DiagnosticList) {
+        // On another thread they are checked there, behind the digest of the file.
+        if imported.verification == nil {
+            try checkInitialValues(of: program, imported.weights, reading, path: path)
         }
+        if let bytes = parts.recording {
+            imported.recording = try Recording(serialized: bytes, path: path, skippingUnknownFields: isNewer)
+            do throws(WireScan.Failure) {
+                imported.recordingBytes = isNewer ? try Recording.knownFields(of: bytes) : Array(bytes)
+            } catch {
+                throw DiagnosticList([ExportedFileReader.diagnostic(error, path: path)])
+            }
+        }
+    } catch {
+        try imported.verification?.wait()
+        throw error
     }
-    return ImportedProgram(
-        program: program, weights: weights, weightsPath: weightsPath, recording: recording,
-        recordingBytes: recordingBytes, weightsDigest: weightsFile?.digest ?? [])
+    return imported
 }
 
 /// Whether the digests that stand for initial tensors are theirs.
@@ -116,7 +124,7 @@ private func checkInitialValues(
     for state in program.states {
         guard case .tensor(let index) = state.initialValue else { continue }
         let tensor = program.tensors[index]
-        if case .weightsFile = tensor.data, reading != .verify { continue }
+        if case .weightsFile = tensor.data, reading == .map || reading == .skip { continue }
         let found: [UInt8]
         do { found = try weights.withBytes(of: tensor) { SHA256Digest.of($0) } } catch {
             throw error as? DiagnosticList ?? DiagnosticList([Diagnostic(.internalError, "\(error)")])
@@ -139,8 +147,10 @@ struct WeightsFile {
 }
 
 private func open(
-    _ declared: WeightsFile, path: String, _ program: Program, verifying: Bool
-) throws(DiagnosticList) -> ImportedWeights {
+    _ declared: WeightsFile, _ reading: WeightsReading, for imported: inout ImportedProgram, path programPath: String
+) throws(DiagnosticList) {
+    let path = imported.weightsPath!
+    let program = imported.program
     let file: MappedFile
     do { file = try MappedFile(path: path) } catch {
         var findings = error.diagnostics
@@ -158,15 +168,16 @@ private func open(
         ])
     }
     let weights = try Safetensors(file: file, path: path)
-    if verifying {
-        let digest = SHA256Digest.of(file.bytes)
-        guard digest == declared.digest else {
-            throw DiagnosticList([
-                Diagnostic(
-                    .weightsMismatch, "the weights file does not have the SHA-256 that the program declares", at: path,
-                    expected: hexadecimal(declared.digest), found: hexadecimal(digest))
-            ])
+    imported.weights = ImportedWeights(file: weights)
+    let source = imported.weights
+    switch reading {
+    case .verify: try checkDigest(of: file, declared.digest, path: path)
+    case .verifyMeanwhile:
+        imported.verification = WeightsVerification { () throws(DiagnosticList) in
+            try checkDigest(of: file, declared.digest, path: path)
+            try checkInitialValues(of: program, source, .verify, path: programPath)
         }
+    case .map, .skip: break
     }
     var findings: [Diagnostic] = []
     for tensor in program.tensors {
@@ -183,8 +194,20 @@ private func open(
                     expected: "\(tensor.scalarType)\(tensor.shape)", found: "\(entry.scalarType)\(entry.shape)"))
         }
     }
-    if !findings.isEmpty { throw DiagnosticList(findings) }
-    return ImportedWeights(file: weights)
+    if !findings.isEmpty {
+        try imported.verification?.wait()
+        throw DiagnosticList(findings)
+    }
+}
+
+private func checkDigest(of file: MappedFile, _ declared: [UInt8], path: String) throws(DiagnosticList) {
+    let digest = SHA256Digest.of(file.bytes)
+    if digest == declared { return }
+    throw DiagnosticList([
+        Diagnostic(
+            .weightsMismatch, "the weights file does not have the SHA-256 that the program declares", at: path,
+            expected: hexadecimal(declared), found: hexadecimal(digest))
+    ])
 }
 
 func hexadecimal(_ bytes: [UInt8]) -> String {

@@ -42,6 +42,9 @@ extension CommandSyntax {
                 print the program as it stands after that pass, instead of the summary: \
                 \(Compiler.dumpablePasses.joined(separator: ", "))
                 """),
+            Option(
+                "progress",
+                "say on standard error how far it has come (default: when that is a terminal)"),
             DiagnosticFormat.option,
             Option("list-ops", "print the operators of the exported program and stop; writes nothing"),
         ],
