@@ -65,8 +65,8 @@ def main() -> None:
         vocab_size=options.vocabulary,
         max_position_embeddings=options.capacity,
         tie_word_embeddings=False,
-        attn_implementation="sdpa",
     )
+    config._attn_implementation = "sdpa"
     warnings.filterwarnings("ignore", category=FutureWarning)
     module = StatefulCausalLM(seeded(config, options.seed), options.capacity).eval()
     query = torch.export.Dim("query", min=1, max=options.capacity)

@@ -179,8 +179,8 @@ size_t sp_read_streams(sp_pool *pool, const void *buffer, size_t bytes, unsigned
 // CRC-32C (Castagnoli) of bytes, continuing from `seed` (0 to start). Hardware where the processor has it.
 uint32_t sp_crc32c(uint32_t seed, const void *bytes, size_t count);
 
-// Asks the system to begin writing a range of a file to its disk, and waits for nothing. Where the system cannot be asked
-// nothing happens.
+// Asks the system to begin writing a range of a file to its disk, and waits for nothing. Where the system cannot be
+// asked nothing happens.
 void sp_start_flushing(int descriptor, int64_t offset, int64_t count);
 
 #ifdef __cplusplus
