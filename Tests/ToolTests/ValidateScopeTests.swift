@@ -18,7 +18,7 @@ import Testing
     @Test func aContractAloneIsAllThatIsChecked() async throws {
         let folder = try await ValidateTests.bundleFolder()
         for (path, program) in [
-            (folder / "model.statepack", "program    1 function (main), 2 states, 32 instructions\n"),
+            (folder / "model.statepack", "program    1 function (main), 2 states, 26 instructions\n"),
             (Repository.example, ""),
         ] {
             let run = await ToolRun("validate", path, "--descriptors", Self.contract)
