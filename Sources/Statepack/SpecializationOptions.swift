@@ -15,8 +15,8 @@ public struct SpecializationOptions: Hashable, Sendable {
 
     /// Brings all weights into memory when the file is opened, so that the first run does not wait for them.
     ///
-    /// Costs about a tenth of a millisecond per megabyte where the file is in memory already, and reading it from the
-    /// disk otherwise; without it opening reads a few pages, and the first run that needs a weight pays for it. The
+    /// Costs a pass over their pages where the file is in memory already, and reading it from the disk otherwise;
+    /// without it opening reads a few pages, and the first run that needs a weight pays for it. The
     /// weights stay pages of the file, which all processes that open it share. Nothing with `copyWeights`, which reads
     /// them anyway.
     public var prefaultsWeights = false
