@@ -234,7 +234,8 @@ import Testing
         #expect(finding.location == row.location)
         #expect(finding.expected != nil && finding.found != nil || row.code == .replayRefused)
         #expect(DiagnosticList(report.findings).exitCode == row.status)
-        let text = ExactTexts.text([finding])
+        // The last digits of what was computed depend on the processor.
+        let text = ExactTexts.text([finding]).replacing(#/([0-9]+\.[0-9]{4})[0-9]+/#) { "\($0.1)…" }
         #expect(text == ExactTexts.expected("Replay", row.testDescription, actual: text))
     }
 
