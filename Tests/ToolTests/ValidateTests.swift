@@ -234,8 +234,9 @@ import Testing
         #expect(finding.location == row.location)
         #expect(finding.expected != nil && finding.found != nil || row.code == .replayRefused)
         #expect(DiagnosticList(report.findings).exitCode == row.status)
-        // The last digits of what was computed depend on the processor.
-        let text = ExactTexts.text([finding]).replacing(#/([0-9]+\.[0-9]{4})[0-9]+/#) { "\($0.1)…" }
+        var text = ExactTexts.text([finding])
+        // The last digits of an output depend on the processor: its attention adds up in the processor's vectors.
+        if row.code == .replayOutput { text = text.replacing(#/([0-9]+\.[0-9]{4})[0-9]+/#) { "\($0.1)…" } }
         #expect(text == ExactTexts.expected("Replay", row.testDescription, actual: text))
     }
 
