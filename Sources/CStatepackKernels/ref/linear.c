@@ -17,6 +17,17 @@ bool sp_linear_rows(const sp_tensor *t, int64_t *row_stride) {
   return true;
 }
 
+sp_tensor sp_linear_dense_like(const sp_tensor *t, void *data) {
+  sp_tensor dense = *t;
+  dense.data = data;
+  int64_t step = 1;
+  for (int32_t i = t->rank - 1; i >= 0; i--) {
+    dense.strides[i] = step;
+    step *= t->shape[i];
+  }
+  return dense;
+}
+
 const char *sp_linear_check(const sp_call *call) {
   const sp_tensor *a = call->operands[0], *weight = call->operands[1], *bias = call->operands[2];
   const sp_tensor *out = call->results[0];
@@ -116,6 +127,21 @@ void sp_linear_few_chunk(const sp_linear_job *job, size_t chunk) {
 
 static void few_rows_chunk(void *context, size_t chunk) { sp_linear_few_chunk(context, chunk); }
 
+void sp_linear_run_few(sp_linear_job *jobs, int count, sp_pool *pool, void (*chunk)(void *, size_t), void *context) {
+  int64_t stripes = jobs[0].tiler->panels[jobs[0].rows], chunks, bytes = 0;
+  for (;; stripes--) {
+    chunks = 0;
+    for (int i = 0; i < count; i++) {
+      jobs[i].stripes = stripes;
+      jobs[i].groups = sp_ceil_div(jobs[i].panels, stripes);
+      chunks += jobs[i].groups;
+    }
+    if (stripes == 1 || chunks >= 12) break;
+  }
+  for (int i = 0; i < count; i++) bytes += jobs[i].panels * jobs[i].k * 64;
+  sp_parallel_for(bytes < SP_LINEAR_SMALL ? NULL : pool, (size_t)chunks, chunk, context);
+}
+
 bool sp_linear_run(const sp_call *call, sp_run *run) {
   const sp_tensor *a = call->operands[0], *weight = call->operands[1], *bias = call->operands[2];
   const sp_tensor *out = call->results[0];
@@ -133,13 +159,8 @@ bool sp_linear_run(const sp_call *call, sp_run *run) {
                        .out_row = l.out_row,
                        .panels = sp_ceil_div(l.n, 16)};
   if (l.a_copy) {
-    int64_t strides[SP_MAX_RANK];
-    int64_t step = 1;
-    for (int32_t i = a->rank - 1; i >= 0; i--) {
-      strides[i] = step;
-      step *= a->shape[i];
-    }
-    sp_copy_strided(a->rank, a->shape, 4, scratch, strides, a->data, a->strides, run->pool);
+    const sp_tensor dense = sp_linear_dense_like(a, scratch);
+    sp_copy_view(&dense, a, run->pool);
     job.a = (const float *)(const void *)scratch;
     scratch += l.a_copy;
   }
@@ -149,15 +170,11 @@ bool sp_linear_run(const sp_call *call, sp_run *run) {
   }
   // A strided bias is rare and small: it is added at the end instead of by every chunk.
   if (bias && (bias->strides[0] == 1 || l.n == 1)) job.bias = bias->data;
-  sp_pool *const pool = l.k * job.panels * 64 < SP_LINEAR_SMALL && l.rows < 16 ? NULL : run->pool;
   if (weight->layout == SP_PANEL_16 && sp_linear_are_few(&job)) {
-    // As many stripes as fit, but enough chunks to share out.
-    job.stripes = job.tiler->panels[l.rows];
-    while (job.stripes > 1 && sp_ceil_div(job.panels, job.stripes) < 12) job.stripes--;
-    job.groups = sp_ceil_div(job.panels, job.stripes);
-    sp_parallel_for(pool, (size_t)job.groups, few_rows_chunk, &job);
+    sp_linear_run_few(&job, 1, run->pool, few_rows_chunk, &job);
   } else {
-    sp_linear_many(&job, weight, scratch, pool);
+    const bool small = l.k * job.panels * 64 < SP_LINEAR_SMALL && l.rows < 16;
+    sp_linear_many(&job, weight, scratch, small ? NULL : run->pool);
   }
   if (bias && !job.bias) {
     const float *values = bias->data;
@@ -165,13 +182,7 @@ bool sp_linear_run(const sp_call *call, sp_run *run) {
       for (int64_t i = 0; i < l.n; i++) job.out[r * job.out_row + i] += values[i * bias->strides[0]];
   }
   if (l.out_copy) {
-    sp_tensor dense = *out;
-    dense.data = job.out;
-    int64_t step = 1;
-    for (int32_t i = out->rank - 1; i >= 0; i--) {
-      dense.strides[i] = step;
-      step *= out->shape[i];
-    }
+    const sp_tensor dense = sp_linear_dense_like(out, job.out);
     sp_copy_view(out, &dense, run->pool);
   }
   return true;

@@ -24,12 +24,18 @@ typedef struct sp_linear_job {
 // What runs of a valid call with many rows look up instead of making it.
 void sp_linear_many_prepare(const sp_call *call);
 
+// A dense tensor of the shape of `t`.
+sp_tensor sp_linear_dense_like(const sp_tensor *t, void *data);
+
 // The rows of a tensor: its leading axes seen as one, when they are evenly spaced and the last one is dense.
 bool sp_linear_rows(const sp_tensor *t, int64_t *row_stride);
 
 // Few rows of packed weights: each of `groups` chunks has panels chunk, chunk + groups, ... (at most `stripes`), bias
 // included. More rows go to sp_linear_many.
 bool sp_linear_are_few(const sp_linear_job *job);
+// Shares out the chunks of jobs that are one pass: as many stripes as fit, but enough chunks for all threads. Sets
+// their stripes and groups; chunks of the first job come first.
+void sp_linear_run_few(sp_linear_job *jobs, int count, sp_pool *pool, void (*chunk)(void *, size_t), void *context);
 void sp_linear_few_chunk(const sp_linear_job *job, size_t chunk);
 
 // Bytes of scratch per thread that sp_linear_many needs.

@@ -18,18 +18,6 @@ static sp_tensor columns_of(const sp_tensor *out, int64_t first, int64_t count) 
   return part;
 }
 
-// A dense tensor of the shape of `out`.
-static sp_tensor dense_like(const sp_tensor *out, void *data) {
-  sp_tensor dense = *out;
-  dense.data = data;
-  int64_t step = 1;
-  for (int32_t i = out->rank - 1; i >= 0; i--) {
-    dense.strides[i] = step;
-    step *= out->shape[i];
-  }
-  return dense;
-}
-
 // The call of linear that computes `out` alone.
 typedef struct plain {
   const sp_tensor *operands[3];
@@ -69,22 +57,6 @@ static bool few_rows(sp_linear_job *job, const sp_tensor *a, const sp_tensor *we
   }
   job->panels = sp_ceil_div(job->n, 16);
   return true;
-}
-
-// Runs the chunks of jobs that are one pass: as many stripes as fit, but enough chunks to share out.
-static void run_chunks(sp_linear_job *jobs, int count, sp_pool *pool, void (*chunk)(void *, size_t), void *context) {
-  int64_t stripes = jobs[0].tiler->panels[jobs[0].rows], chunks, bytes = 0;
-  for (;; stripes--) {
-    chunks = 0;
-    for (int i = 0; i < count; i++) {
-      jobs[i].stripes = stripes;
-      jobs[i].groups = sp_ceil_div(jobs[i].panels, stripes);
-      chunks += jobs[i].groups;
-    }
-    if (stripes == 1 || chunks >= 12) break;
-  }
-  for (int i = 0; i < count; i++) bytes += jobs[i].panels * jobs[i].k * 64;
-  sp_parallel_for(bytes < SP_LINEAR_SMALL ? NULL : pool, (size_t)chunks, chunk, context);
 }
 
 static const char *check_weight(const sp_tensor *a, const sp_tensor *weight, const sp_tensor *bias) {
@@ -191,7 +163,7 @@ bool sp_linear_parts_run(const sp_call *call, sp_run *run) {
     first += p.weights[i]->shape[0];
   }
   if (few) {
-    run_chunks(all.jobs, all.count, run->pool, parts_chunk, &all);
+    sp_linear_run_few(all.jobs, all.count, run->pool, parts_chunk, &all);
     return true;
   }
   const size_t dense = dense_part(call, &p);
@@ -200,7 +172,7 @@ bool sp_linear_parts_run(const sp_call *call, sp_run *run) {
     plain alone;
     const sp_tensor *bias = p.biases ? p.biases[i] : NULL;
     sp_tensor out = columns_of(call->results[0], first, p.weights[i]->shape[0]);
-    sp_tensor own = dense ? dense_like(&out, call->scratch) : out;
+    sp_tensor own = dense ? sp_linear_dense_like(&out, call->scratch) : out;
     if (!sp_linear_run(plain_call(&alone, a, p.weights[i], bias, &own, (char *)call->scratch + dense), run))
       return false;
     if (dense) sp_copy_view(&out, &own, run->pool);
@@ -245,7 +217,7 @@ static size_t gate_bytes(const sp_call *call) { return ((size_t)sp_elements(call
 size_t sp_linear_gated_scratch(const sp_call *call, unsigned threads) {
   plain alone;
   const sp_tensor *a = call->operands[0];
-  sp_tensor gates = dense_like(call->results[0], NULL);
+  sp_tensor gates = sp_linear_dense_like(call->results[0], NULL);
   const size_t one =
       sp_linear_scratch(plain_call(&alone, a, call->operands[1], call->operands[3], &gates, NULL), threads);
   const size_t two =
@@ -301,11 +273,11 @@ bool sp_linear_gated_run(const sp_call *call, sp_run *run) {
   const sp_tensor *a = call->operands[0];
   sp_tensor *out = call->results[0];
   if (sp_elements(out) == 0) return true;
-  sp_tensor gates = dense_like(out, call->scratch);
+  sp_tensor gates = sp_linear_dense_like(out, call->scratch);
   gated_job job = {.activation = activation(call->ints[0])};
   if (few_rows(&job.gate, a, call->operands[1], call->operands[3], &gates) &&
       few_rows(&job.up, a, call->operands[2], call->operands[4], out)) {
-    run_chunks(&job.up, 1, run->pool, gated_chunk, &job);
+    sp_linear_run_few(&job.up, 1, run->pool, gated_chunk, &job);
     return true;
   }
   plain alone;
@@ -380,7 +352,7 @@ bool sp_linear_add_run(const sp_call *call, sp_run *run) {
   if (sp_elements(out) == 0) return true;
   add_job job = {.residual = residual->data};
   if (few_rows(&job.linear, a, weight, bias, out) && sp_linear_rows(residual, &job.residual_row)) {
-    run_chunks(&job.linear, 1, run->pool, add_chunk, &job);
+    sp_linear_run_few(&job.linear, 1, run->pool, add_chunk, &job);
     return true;
   }
   plain alone;
